@@ -1,0 +1,45 @@
+# Every target sets up what it needs: a virtual environment in .venv with the pinned versions of constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+export OMP_NUM_THREADS ?= 1
+
+.PHONY: help setup test test-all lint format bench figures clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(READY) ## make .venv and install open_nvib into it, for development
+
+# torch first and with the constraint: a resolver that is free to choose takes gigabytes of CUDA.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt torch
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+lint: $(READY) ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+format: $(READY) ## let ruff rewrite what it can
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+test: lint ## what every change must pass: style, types and all tests but the slow ones
+	$(BIN)/pytest -n 2 -m 'not slow'
+
+test-all: lint ## every test
+	$(BIN)/pytest -n 2
+
+bench: $(READY) ## speed and memory against torch's own attention, as a table and as benchmarks/results.json
+	$(BIN)/python benchmarks/attention.py --output benchmarks/results.json
+
+figures: $(READY) ## draw the figures of the docs again
+	$(BIN)/python -m open_nvib.experiments.gamma_figure docs/figures/gamma_approximation.svg
+
+clean: ## remove the virtual environment and what the tools leave behind
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist

@@ -1,0 +1,126 @@
+"""Errors that say what, where, what was got, what was wanted, and the fix.
+
+Shape checks cost microseconds and always run. Value checks read the tensor, which torch.compile cannot trace and
+torch.func.vmap forbids: there they are skipped, see `can_read`.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch._C._functorch import peek_interpreter_stack
+
+
+def in_transform() -> bool:
+    """Whether a torch.func transform (vmap, grad, jvp, …) is active."""
+    return peek_interpreter_stack() is not None
+
+
+def can_read(tensor: Tensor) -> bool:
+    """Whether Python may look at the values: not in a compiled graph, under a torch.func transform, or on meta."""
+    return not (torch.compiler.is_compiling() or tensor.is_meta or in_transform())
+
+
+def check_axes(where: str, **tensors: tuple[Tensor, str]) -> None:
+    """Match every tensor against its axes, such as `u=(u, "... queries p")`, one size per name throughout.
+
+    Leading dimensions under `...` must broadcast against each other. All must be floating and, outside autocast, of one
+    dtype.
+    """
+    sizes: dict[str, int] = {}
+    seen_in: dict[str, str] = {}
+    batch: tuple[int, ...] = ()
+    batch_from: list[str] = []
+    dtype: torch.dtype | None = None
+    dtype_from = ""
+    for name, (tensor, pattern) in tensors.items():
+        check_floating(where, name, tensor)
+        if dtype is None:
+            dtype, dtype_from = tensor.dtype, name
+        elif tensor.dtype != dtype and not torch.is_autocast_enabled(tensor.device.type):
+            raise ValueError(
+                f"{where}: {name} is {tensor.dtype} but {dtype_from} is {dtype}; wanted one dtype. "
+                f"Convert one with .to(dtype), or run under torch.autocast."
+            )
+        axes = pattern.split()
+        named = axes[1:] if axes[0] == "..." else axes
+        shape = tuple(tensor.shape)
+        if len(shape) < len(named) or (axes[0] != "..." and len(shape) != len(named)):
+            raise ValueError(f"{where}: {name} has shape {shape}, wanted ({', '.join(axes)}). Add the missing axis.")
+        for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
+            if axis not in sizes:
+                sizes[axis], seen_in[axis] = size, name
+            elif sizes[axis] != size:
+                other = seen_in[axis]
+                raise ValueError(
+                    f"{where}: {name} has shape {shape}, wanted ({', '.join(axes)}) with {axis} = {sizes[axis]} as in "
+                    f"{other} {tuple(tensors[other][0].shape)}. Make the two agree."
+                )
+        if axes[0] == "...":
+            lead = shape[: len(shape) - len(named)]
+            try:
+                batch = torch.broadcast_shapes(batch, lead)
+            except RuntimeError:
+                raise ValueError(
+                    f"{where}: the leading dimensions {lead} of {name} {shape} do not broadcast against {batch} of "
+                    f"{', '.join(batch_from)}. Give all of them the same batch."
+                ) from None
+            batch_from.append(name)
+
+
+def check_floating(where: str, name: str, tensor: Tensor) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{where}: {name} is a {type(tensor).__name__}, wanted a Tensor. Wrap it in torch.tensor.")
+    if not tensor.is_floating_point():
+        raise ValueError(f"{where}: {name} is {tensor.dtype}, wanted a floating dtype. Convert it with .float().")
+
+
+def check_choice(where: str, name: str, value: object, choices: Sequence[str]) -> None:
+    if value not in choices:
+        quoted = ", ".join(repr(choice) for choice in choices)
+        raise ValueError(f"{where}: {name} is {value!r}, wanted one of {quoted}.")
+
+
+def check_count(where: str, name: str, value: object) -> None:
+    """A positive whole number."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"{where}: {name} is {value!r}, wanted a whole number such as 1.")
+    if value < 1:
+        raise ValueError(f"{where}: {name} is {value}, wanted at least 1.")
+
+
+def check_pseudo_counts(where: str, name: str, alpha: Tensor, *, positive: bool = False) -> None:
+    """Every entry finite and at least 0 (above 0 if `positive`)."""
+    if not can_read(alpha):
+        return
+    good = ((alpha > 0) if positive else (alpha >= 0)) & alpha.isfinite()
+    if not good.all():
+        raise ValueError(
+            f"{where}: {_count(~good)} of {name} {tuple(alpha.shape)} are negative{', zero' if positive else ''} "
+            f"or not finite; wanted pseudo-counts {'above' if positive else 'of at least'} 0. Pass what the encoder emits "
+            f"through a ReLU or softplus."
+        )
+
+
+def check_log_weights(where: str, name: str, log_weights: Tensor) -> None:
+    """No NaN, no +inf, and in every row something to attend to."""
+    if not can_read(log_weights):
+        return
+    bad = log_weights.isnan() | log_weights.isposinf()
+    if bad.any():
+        raise ValueError(
+            f"{where}: {_count(bad)} of {name} {tuple(log_weights.shape)} are NaN or +inf; wanted logarithms of "
+            f"weights, -inf for none. Look for a division by zero or an overflow upstream."
+        )
+    empty = log_weights.isneginf().all(-1)
+    if empty.any():
+        rows = [row[0] if len(row) == 1 else tuple(row) for row in empty.nonzero().tolist()]
+        shown = f"{rows[:8]}" + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
+        raise ValueError(
+            f"{where}: rows {shown} of {name} {tuple(log_weights.shape)} have no finite entry, so there is nothing to "
+            f"attend to. Keep the prior component, or drop empty sentences before encoding."
+        )
+
+
+def _count(bad: Tensor) -> str:
+    return f"{int(bad.sum())} of {bad.numel()} entries"

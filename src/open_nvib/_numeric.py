@@ -1,0 +1,25 @@
+"""Precision, and logarithms of weights that may be zero."""
+
+import torch
+from torch import Tensor
+
+
+def widen(value: Tensor | float, like: Tensor | None = None) -> Tensor:
+    """In float64, or in float32 on the one device type that has none; a number goes to the device of `like`."""
+    device = (like if like is not None else torch.as_tensor(value)).device
+    return torch.as_tensor(value, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
+
+
+def at_least_float32(dtype: torch.dtype) -> torch.dtype:
+    return torch.promote_types(dtype, torch.float32)
+
+
+def log_weight(alpha: Tensor) -> Tensor:
+    """log α, -inf where α = 0, with a zero gradient there instead of a NaN (the mask comes before the logarithm)."""
+    gone = alpha == 0
+    return torch.where(gone, -torch.inf, torch.where(gone, 1.0, alpha).log())
+
+
+def without_autocast(tensor: Tensor) -> torch.autocast:
+    """A context in which operations keep the dtype they are given."""
+    return torch.autocast(tensor.device.type, enabled=False)

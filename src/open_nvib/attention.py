@@ -1,0 +1,275 @@
+"""Denoising attention: the query is a noisy observation, the mixture its prior, the result the expected vector."""
+
+import math
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from open_nvib._checks import check_axes, check_count, check_floating, check_log_weights
+from open_nvib._fused import attend_biased, bias_keys, biased_weights, pad_values
+from open_nvib._numeric import at_least_float32, without_autocast
+from open_nvib.mixtures import BatchRecord, GaussianMixture, ImpulseMixture
+
+LOG_RATIO_MAX = 80.0
+"""Largest log(σ²/√d): exp of it and its reciprocal are finite in float32. Beyond, a component already returns the query
+itself to 34 digits."""
+
+BLOCK_ELEMENTS = {"cpu": 2**19}
+"""Size of a block of (queries × n) weights or (queries × p) vectors at test time, by device: 2 MiB stay in a core's
+cache."""
+BLOCK_ELEMENTS_ELSEWHERE = 2**25
+MIN_BLOCK_QUERIES = 32
+
+
+def attend_impulses(
+    u: Float[Tensor, "*#batch queries p"],
+    z: Float[Tensor, "*#batch n p"],
+    log_pi: Float[Tensor, "*#batch n"],
+    *,
+    d: int,
+) -> Float[Tensor, "*batch queries p"]:
+    """Denoising attention over a sampled mixture F = Σᵢ πᵢ δ(zᵢ).
+
+    Equation `eq:dattn` with f = F: the integral becomes a sum and the factor in ‖u‖² cancels, leaving
+    softmaxᵢ(u·zᵢ/√d + log πᵢ − ‖zᵢ‖²/2√d) zᵢ: ordinary attention with a bias for each key.
+    """
+    check_axes("attend_impulses", u=(u, "... queries p"), z=(z, "... n p"), log_pi=(log_pi, "... n"))
+    check_count("attend_impulses", "d", d)
+    check_log_weights("attend_impulses", "log_pi", log_pi)
+    batch = torch.broadcast_shapes(u.shape[:-2], z.shape[:-2], log_pi.shape[:-1])
+    u, z, log_pi = u.expand(*batch, -1, -1), z.expand(*batch, -1, -1), log_pi.expand(*batch, -1)
+    scale = d**-0.5
+    return attend_biased(u, bias_keys(z, impulse_bias(z, log_pi, scale)), pad_values(z), scale=scale)
+
+
+def attend_gaussians(
+    u: Float[Tensor, "*#batch queries p"],
+    mu: Float[Tensor, "*#batch n p"],
+    log_sigma: Float[Tensor, "*#batch n p"],
+    log_alpha: Float[Tensor, "*#batch n"],
+    *,
+    d: int,
+) -> Float[Tensor, "*batch queries p"]:
+    """Denoising attention over the mean of a Dirichlet process, G₀ = Σᵢ αᵢ/α₀ N(μᵢ, σᵢ²): equation `eq:TestDAttn`.
+
+    Let r = σ²/(√d + σ²), by which a component trusts the query, and m = (1 − r) μ. The posterior mean of a component
+    is then m + r u. Its log-weight, log α + log N(u; μ, √d + σ²), expanded and less what all components share
+    (−‖u‖²/2√d and −¼ p log 2πd), is
+
+        u·m/√d + u²·r/2√d + [log α − μ·m/2√d + ½ Σ log(1 − r)].
+
+    Two matrix products and a bias; no (queries × n × p) tensor. As σ → 0, r → 0 and this is `attend_impulses`.
+    """
+    check_axes(
+        "attend_gaussians",
+        u=(u, "... queries p"),
+        mu=(mu, "... n p"),
+        log_sigma=(log_sigma, "... n p"),
+        log_alpha=(log_alpha, "... n"),
+    )
+    check_count("attend_gaussians", "d", d)
+    check_log_weights("attend_gaussians", "log_alpha", log_alpha)
+    m, r, bias = gaussian_features(mu, log_sigma, log_alpha, d=d)
+    scale = d**-0.5
+    log_weights = scale * (u @ m.mT) + 0.5 * scale * (u.square() @ r.mT) + bias.unsqueeze(-2)
+    weights = log_weights.softmax(-1).to(m.dtype)  # (*batch, queries, n)
+    return weights @ m + u * (weights @ r)
+
+
+def impulse_bias(z: Tensor, log_pi: Tensor, scale: float) -> Tensor:
+    """log π − ‖z‖²/2√d for each vector, (*batch, n)."""
+    return log_pi - 0.5 * scale * z.square().sum(-1)
+
+
+def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: int) -> tuple[Tensor, Tensor, Tensor]:
+    """m, r (*batch, n, p) and the bias (*batch, n) of `attend_gaussians`."""
+    ratio = (2 * log_sigma - 0.5 * math.log(d)).clamp(max=LOG_RATIO_MAX).exp()  # σ²/√d = r/(1 − r)
+    one_minus_r = (1 + ratio).reciprocal()
+    m = one_minus_r * mu
+    bias = log_alpha - 0.5 * d**-0.5 * (mu * m).sum(-1) - 0.5 * ratio.log1p().sum(-1)
+    return m, ratio * one_minus_r, bias
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedImpulses(BatchRecord):
+    """An ImpulseMixture as the heads of one attention read it; the bias is inside the keys."""
+
+    keys: Float[Tensor, "batch heads n key"]
+    values: Float[Tensor, "batch heads n key"]
+
+
+@dataclass(frozen=True, eq=False)
+class ProjectedGaussians(BatchRecord):
+    """A GaussianMixture as the heads of one attention read it: m in head space, r shared by all heads."""
+
+    keys: Float[Tensor, "batch heads n key"]
+    values: Float[Tensor, "batch heads n key"]
+    r: Float[Tensor, "batch n p"]
+    bias: Float[Tensor, "batch n"]
+
+
+class DenoisingAttention(nn.Module):
+    """Multi-head denoising attention over either kind of mixture.
+
+    Each head has its own query in the space of Z, u = u′ W^Q (W^K)ᵀ, and denoises it there; the results go through W^V
+    and the output projection. Keys and values have no bias of their own: that of the keys cancels in the softmax, that
+    of the values is part of the output's.
+
+    Args:
+        p: size of the vectors attended to.
+        heads: number of heads.
+        query_size: size of the queries and of the output; `p` if not given.
+        head_size: d, the size of one head's key; `p // heads` if not given.
+        bias: whether the query and output projections have a bias.
+    """
+
+    def __init__(
+        self, p: int, heads: int = 1, *, query_size: int | None = None, head_size: int | None = None, bias: bool = True
+    ) -> None:
+        super().__init__()
+        check_count("DenoisingAttention", "p", p)
+        check_count("DenoisingAttention", "heads", heads)
+        if head_size is None and p % heads:
+            raise ValueError(
+                f"DenoisingAttention: p = {p} is not a multiple of heads = {heads}. Change one, or give head_size."
+            )
+        query_size = p if query_size is None else query_size
+        self.p, self.heads, self.d = p, heads, p // heads if head_size is None else head_size
+        check_count("DenoisingAttention", "query_size", query_size)
+        check_count("DenoisingAttention", "head_size", self.d)
+        self.to_query = nn.Linear(query_size, heads * self.d, bias=bias)
+        self.to_key = nn.Linear(p, heads * self.d, bias=False)
+        self.to_value = nn.Linear(p, heads * self.d, bias=False)
+        self.to_output = nn.Linear(heads * self.d, query_size, bias=bias)
+        for linear in (self.to_query, self.to_key, self.to_value, self.to_output):
+            nn.init.xavier_uniform_(linear.weight)
+            if linear.bias is not None:
+                nn.init.zeros_(linear.bias)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}, heads={self.heads}, d={self.d}"
+
+    def forward(
+        self,
+        query: Float[Tensor, "batch queries size"],
+        mixture: ImpulseMixture | GaussianMixture | ProjectedImpulses | ProjectedGaussians,
+    ) -> Float[Tensor, "batch queries size"]:
+        """Attend to a mixture, or to one that `project` has prepared."""
+        q, memory = self._prepare(query, mixture)
+        if isinstance(memory, ProjectedImpulses):
+            attended = attend_biased(q, memory.keys, memory.values, scale=self.d**-0.5)
+        else:
+            attended = self._attend_gaussians(q, memory).to(q.dtype)
+        return self.to_output(attended.transpose(1, 2).flatten(2))
+
+    def weights(
+        self,
+        query: Float[Tensor, "batch queries size"],
+        mixture: ImpulseMixture | GaussianMixture | ProjectedImpulses | ProjectedGaussians,
+    ) -> Float[Tensor, "batch heads queries n"]:
+        """The share of each vector or component in each result; they sum to 1. To look at: it keeps all of them."""
+        q, memory = self._prepare(query, mixture)
+        if isinstance(memory, ProjectedImpulses):
+            return biased_weights(q, memory.keys, scale=self.d**-0.5)
+        everything = slice(0, self.heads)
+        with without_autocast(memory.r):
+            q = q.to(memory.r.dtype)
+            return self._gaussian_weights(q, self._latent_queries(q, everything), everything, memory)
+
+    def project(self, mixture: ImpulseMixture | GaussianMixture) -> ProjectedImpulses | ProjectedGaussians:
+        """Everything about a mixture that does not depend on the query: do it once, attend many times."""
+        dtype = self.to_key.weight.dtype
+        if isinstance(mixture, ImpulseMixture):
+            self._check_size("z", mixture.z)
+            bias = impulse_bias(mixture.z, mixture.log_pi, self.d**-0.5)
+            z = mixture.z.to(dtype)
+            keys, values = self._split(self.to_key(z)), self._split(self.to_value(z))
+            return ProjectedImpulses(keys=bias_keys(keys, bias.unsqueeze(1)), values=pad_values(values))
+        if isinstance(mixture, GaussianMixture):
+            self._check_size("mu", mixture.mu)
+            with without_autocast(mixture.mu):
+                wide = mixture.to(at_least_float32(mixture.mu.dtype))
+                m, r, bias = gaussian_features(wide.mu, wide.log_sigma, wide.log_alpha, d=self.d)
+                if self.heads == 1:  # W^K and W^V act on fewer queries than vectors: leave m as it is
+                    return ProjectedGaussians(keys=m.unsqueeze(1), values=m.unsqueeze(1), r=r, bias=bias)
+                keys, values = (F.linear(m, to.weight.to(m.dtype)) for to in (self.to_key, self.to_value))
+                return ProjectedGaussians(keys=self._split(keys), values=self._split(values), r=r, bias=bias)
+        raise TypeError(
+            f"DenoisingAttention: got a {type(mixture).__name__}, wanted an ImpulseMixture or a GaussianMixture. "
+            f"Call .sample() or .mean() on a posterior."
+        )
+
+    def _prepare(
+        self, query: Tensor, mixture: ImpulseMixture | GaussianMixture | ProjectedImpulses | ProjectedGaussians
+    ) -> tuple[Tensor, ProjectedImpulses | ProjectedGaussians]:
+        projected = isinstance(mixture, (ProjectedImpulses, ProjectedGaussians))
+        memory = mixture if projected else self.project(mixture)
+        check_floating("DenoisingAttention", "query", query)
+        batch, size = memory.keys.shape[0], self.to_query.in_features
+        if query.ndim != 3 or query.shape[0] != batch or query.shape[2] != size:
+            raise ValueError(
+                f"DenoisingAttention: query has shape {tuple(query.shape)}, wanted (batch, queries, size) with batch = "
+                f"{batch} as in the mixture and size = {size}. Use index or expand to match the batches."
+            )
+        return self._split(self.to_query(query)), memory
+
+    def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians) -> Tensor:
+        """(batch, heads, queries, d), in blocks of heads and queries that bound the memory."""
+        batch, _, queries, _ = q.shape
+        per_query = batch * max(memory.r.shape[1:])
+        elements = BLOCK_ELEMENTS.get(q.device.type, BLOCK_ELEMENTS_ELSEWHERE)
+        heads_at_once = max(1, min(self.heads, elements // max(1, per_query * queries)))
+        queries_at_once = max(MIN_BLOCK_QUERIES, elements // max(1, per_query * heads_at_once))
+        with without_autocast(memory.r):
+            q = q.to(memory.r.dtype)
+            rows = []
+            for first in range(0, self.heads, heads_at_once):
+                heads = slice(first, min(first + heads_at_once, self.heads))
+                blocks = q[:, heads].split(queries_at_once, dim=2)
+                rows.append(torch.cat([self._attend_block(block, heads, memory) for block in blocks], 2))
+            return torch.cat(rows, 1)
+
+    def _attend_block(self, q: Tensor, heads: slice, memory: ProjectedGaussians) -> Tensor:
+        """`eq:TestDAttn` for some heads and queries, with what is linear in m taken in head space."""
+        heads_and_queries = q.shape[1:3]
+        u = self._latent_queries(q, heads)
+        weights = self._gaussian_weights(q, u, heads, memory).flatten(1, 2)  # (batch, count·queries, n)
+        denoised = u * (weights @ memory.r)
+        w_v = self._head_weights(self.to_value, heads, u.dtype)
+        if self.heads == 1:
+            denoised = denoised + weights @ memory.values[:, 0]
+        values = torch.einsum("bhqp,hdp->bhqd", denoised.unflatten(1, heads_and_queries), w_v)
+        if self.heads > 1:
+            values = values + weights.unflatten(1, heads_and_queries) @ memory.values[:, heads]
+        return values
+
+    def _gaussian_weights(self, q: Tensor, u: Tensor, heads: slice, memory: ProjectedGaussians) -> Tensor:
+        """The softmax of `attend_gaussians`, (batch, count, queries, n)."""
+        batch, count, queries, _ = q.shape
+        scale = self.d**-0.5
+        squared = torch.baddbmm(memory.bias.unsqueeze(1), u.square(), memory.r.mT, alpha=0.5 * scale)
+        linear = (u if self.heads == 1 else q).reshape(batch * count, queries, -1)
+        keys = memory.keys[:, heads].flatten(0, 1)
+        log_weights = torch.baddbmm(squared.view(batch * count, queries, -1), linear, keys.mT, alpha=scale)
+        return log_weights.softmax(-1).view(batch, count, queries, -1)
+
+    def _latent_queries(self, q: Tensor, heads: slice) -> Tensor:
+        """u = q (W^K)ᵀ of some heads, in the space of Z, (batch, count·queries, p)."""
+        return torch.einsum("bhqd,hdp->bhqp", q, self._head_weights(self.to_key, heads, q.dtype)).flatten(1, 2)
+
+    def _head_weights(self, linear: nn.Linear, heads: slice, dtype: torch.dtype) -> Tensor:
+        return linear.weight.unflatten(0, (self.heads, self.d))[heads].to(dtype)
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(batch, n, heads·d) to (batch, heads, n, d)."""
+        return x.unflatten(-1, (self.heads, self.d)).transpose(1, 2)
+
+    def _check_size(self, name: str, vectors: Tensor) -> None:
+        if vectors.ndim != 3 or vectors.shape[-1] != self.p:
+            raise ValueError(
+                f"DenoisingAttention: {name} of the mixture has shape {tuple(vectors.shape)}, wanted (batch, n, p) "
+                f"with p = {self.p}. Build the attention with the p of the mixture."
+            )

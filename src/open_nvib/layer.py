@@ -1,0 +1,149 @@
+"""NVIB: hidden states in, a Dirichlet-process posterior out."""
+
+import math
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from open_nvib._checks import check_choice, check_count, check_floating
+from open_nvib._numeric import at_least_float32
+from open_nvib.process import ConditionalBDP, Posterior
+
+LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
+"""Where log σ is cut off: σ² and what is made of it stay finite in float32, and no trained encoder comes near."""
+
+ALPHA_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
+INITIAL_ALPHA = 1.0
+INITIAL_LOG_SIGMA = -1.0
+INITIAL_WEIGHT_STD = 0.02
+
+
+class NVIB(nn.Module):
+    """Nonparametric variational information bottleneck, to put between an encoder and anything that attends to it.
+
+    Three linear projections of each hidden state give the pseudo-count α ≥ 0, the mean μ and log σ of its component;
+    the prior's component follows as the last (section "The Transformer Encoder").
+
+    Args:
+        p: size of the latent vectors.
+        input_size: size of the hidden states; `p` if not given.
+        alpha0_p: α₀^p, the concentration of the prior.
+        delta: Δ, the pseudo-count that the conditional prior expects of each token; 0 is the plain prior.
+        alpha_activation: "relu" (the paper's: α reaches exactly 0) or "softplus" (smooth, α stays above 0).
+        prior_mu, prior_sigma: the Gaussian G₀^p, as one number or one for each dimension.
+    """
+
+    prior_mu: Tensor
+    prior_log_sigma: Tensor
+    alpha0_p: Tensor
+    delta: Tensor
+
+    def __init__(
+        self,
+        p: int,
+        *,
+        input_size: int | None = None,
+        alpha0_p: float = 1.0,
+        delta: float = 1.0,
+        alpha_activation: str = "relu",
+        prior_mu: float | Float[Tensor, " p"] = 0.0,
+        prior_sigma: float | Float[Tensor, " p"] = 1.0,
+    ) -> None:
+        super().__init__()
+        check_count("NVIB", "p", p)
+        self.p, self.input_size = p, p if input_size is None else input_size
+        check_count("NVIB", "input_size", self.input_size)
+        check_choice("NVIB", "alpha_activation", alpha_activation, tuple(ALPHA_ACTIVATIONS))
+        self.alpha_activation = alpha_activation
+        self.to_alpha = nn.Linear(self.input_size, 1)
+        self.to_mu = nn.Linear(self.input_size, p)
+        self.to_log_sigma = nn.Linear(self.input_size, p)
+        self.register_buffer("prior_mu", _vector("prior_mu", prior_mu, p))
+        self.register_buffer("prior_log_sigma", _vector("prior_sigma", prior_sigma, p, positive=True).log())
+        self.register_buffer("alpha0_p", torch.tensor(_number("alpha0_p", alpha0_p, positive=True)))
+        self.register_buffer("delta", torch.tensor(_number("delta", delta)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Start with every token kept at a count of about 1, and with less noise than the prior's."""
+        for linear, bias in ((self.to_alpha, INITIAL_ALPHA), (self.to_log_sigma, INITIAL_LOG_SIGMA)):
+            nn.init.normal_(linear.weight, std=INITIAL_WEIGHT_STD)
+            nn.init.constant_(linear.bias, bias)
+        if self.alpha_activation == "softplus":
+            nn.init.constant_(self.to_alpha.bias, math.log(math.expm1(INITIAL_ALPHA)))
+        self.to_mu.reset_parameters()
+
+    def extra_repr(self) -> str:
+        return (
+            f"p={self.p}, alpha0_p={self.alpha0_p.item():g}, delta={self.delta.item():g}, "
+            f"alpha_activation={self.alpha_activation!r}"
+        )
+
+    def set_delta(self, delta: float) -> None:
+        """Change Δ, as a schedule does while training."""
+        self.delta.fill_(_number("delta", delta))
+
+    @property
+    def prior(self) -> ConditionalBDP:
+        return ConditionalBDP(
+            mu=self.prior_mu, log_sigma=self.prior_log_sigma, alpha0_p=self.alpha0_p, delta=self.delta
+        )
+
+    def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
+        """Posterior of n + 1 components. `mask` is True where a token is real; without it, all are."""
+        mask = self._check(hidden, mask)
+        hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # whatever stands on padding, NaN too, goes no further
+        dtype = at_least_float32(hidden.dtype)
+        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](self.to_alpha(hidden).squeeze(-1).to(dtype))
+        log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
+        batch = len(hidden)
+
+        def with_prior(tokens: Tensor, prior: Tensor) -> Tensor:
+            last = prior.to(tokens.dtype).expand(batch, 1, *tokens.shape[2:])
+            return torch.cat([tokens, last], 1)
+
+        return Posterior(
+            alpha=with_prior(alpha.masked_fill(~mask, 0.0), self.alpha0_p),
+            mu=with_prior(self.to_mu(hidden).to(dtype), self.prior_mu),
+            log_sigma=with_prior(log_sigma, self.prior_log_sigma),
+            mask=F.pad(mask, (0, 1), value=True),
+            prior=self.prior,
+        )
+
+    def _check(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        check_floating("NVIB", "hidden", hidden)
+        shape = tuple(hidden.shape)
+        if len(shape) != 3 or shape[-1] != self.input_size:
+            raise ValueError(
+                f"NVIB: hidden has shape {shape}, wanted (batch, n, size) with size = {self.input_size}. "
+                f"Build the layer with input_size of the encoder."
+            )
+        if mask is None:
+            return torch.ones(shape[:2], dtype=torch.bool, device=hidden.device)
+        if mask.dtype != torch.bool:
+            raise ValueError(f"NVIB: mask is {mask.dtype}, wanted torch.bool, True = real. Convert it with .bool().")
+        if tuple(mask.shape) != shape[:2]:
+            raise ValueError(
+                f"NVIB: mask has shape {tuple(mask.shape)}, wanted (batch, n) = {shape[:2]} as in hidden {shape}."
+            )
+        return mask
+
+
+def _number(name: str, value: float, *, positive: bool = False) -> float:
+    if not (value > 0 if positive else value >= 0) or math.isinf(value):
+        raise ValueError(f"NVIB: {name} is {value}, wanted a finite number {'above' if positive else 'of at least'} 0.")
+    return float(value)
+
+
+def _vector(name: str, value: float | Tensor, p: int, *, positive: bool = False) -> Tensor:
+    vector = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
+    if vector.ndim == 0:
+        vector = vector.expand(p).clone()
+    if vector.shape != (p,):
+        raise ValueError(f"NVIB: {name} has shape {tuple(vector.shape)}, wanted one number or ({p},).")
+    if not vector.isfinite().all() or (positive and not (vector > 0).all()):
+        raise ValueError(f"NVIB: {name} must be finite{' and above 0' if positive else ''} in every dimension.")
+    return vector

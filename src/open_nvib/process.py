@@ -1,0 +1,254 @@
+"""Dirichlet processes: the bounded and unbounded priors, and the factorised posterior over a text's mixture."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from open_nvib._checks import can_read, check_choice, check_count, check_pseudo_counts
+from open_nvib._numeric import log_weight, widen
+from open_nvib.gamma import METHODS, Method, log_dirichlet
+from open_nvib.kl import bounded_dp_kl, gaussian_kl
+from open_nvib.mixtures import BatchRecord, GaussianMixture, ImpulseMixture, TensorRecord, trusted, values_of
+
+KLForm = Literal["expected", "exact"]
+Counts = int | Sequence[int] | Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class BDP(TensorRecord):
+    """Bounded Dirichlet process BDP(G₀, α₀, κ₀): κ₀ vectors from the Gaussian G₀, weights from Dir(α₀/κ₀, …)."""
+
+    mu: Float[Tensor, " p"]
+    log_sigma: Float[Tensor, " p"]
+    alpha0: Float[Tensor, ""]
+
+    def sample(
+        self, kappa0: Counts, *, method: Method = "paper", generator: torch.Generator | None = None
+    ) -> ImpulseMixture:
+        """One mixture for each entry of `kappa0`, padded with weights of zero to the largest."""
+        counts = _counts("BDP.sample", "kappa0", kappa0, self.mu, at_least=1)
+        return _sample_bounded(self, counts, self.alpha0.expand(counts.shape), method, generator)
+
+
+@dataclass(frozen=True, eq=False)
+class UDP(TensorRecord):
+    """Unbounded Dirichlet process UDP(G₀, α₀, φ): κ ~ φ, then BDP(G₀, α₀, κ).
+
+    φ is given by `size_weights`: entry k is proportional to the probability of k vectors, as `torch.bincount` of
+    observed sizes gives it. Entry 0 must be 0.
+    """
+
+    mu: Float[Tensor, " p"]
+    log_sigma: Float[Tensor, " p"]
+    alpha0: Float[Tensor, ""]
+    size_weights: Tensor
+
+    def __post_init__(self) -> None:
+        weights = self.size_weights
+        if weights.ndim != 1 or len(weights) < 2:
+            raise ValueError(
+                f"UDP: size_weights has shape {tuple(weights.shape)}, wanted (largest size + 1,). Use torch.bincount."
+            )
+        check_pseudo_counts("UDP", "size_weights", weights)
+        if can_read(weights) and (weights[0] != 0 or not weights.sum() > 0):
+            raise ValueError("UDP: size_weights must be 0 at size 0 and above 0 somewhere: a mixture has a vector.")
+
+    def sample(
+        self, count: int, *, method: Method = "paper", generator: torch.Generator | None = None
+    ) -> ImpulseMixture:
+        """`count` mixtures of various sizes, padded with weights of zero to the largest."""
+        check_count("UDP.sample", "count", count)
+        kappa = torch.multinomial(widen(self.size_weights), count, replacement=True, generator=generator)
+        return BDP(self.mu, self.log_sigma, self.alpha0).sample(kappa, method=method, generator=generator)
+
+
+@dataclass(frozen=True, eq=False)
+class ConditionalBDP(TensorRecord):
+    """The prior given that a text has n tokens: BDP(G₀^p, α₀^p + nΔ, n + 1). With Δ = 0 the plain bounded prior."""
+
+    mu: Float[Tensor, " p"]
+    log_sigma: Float[Tensor, " p"]
+    alpha0_p: Float[Tensor, ""]
+    delta: Float[Tensor, ""]
+
+    def alpha0(self, lengths: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """α₀^{p′} = α₀^p + nΔ, in float64."""
+        return widen(self.alpha0_p) + lengths * widen(self.delta)
+
+    def sample(
+        self,
+        lengths: Counts,
+        *,
+        kappa: int = 1,
+        method: Method = "paper",
+        generator: torch.Generator | None = None,
+    ) -> ImpulseMixture:
+        """One mixture for each length n, of (n + 1)·kappa vectors, padded with weights of zero to the largest."""
+        check_count("ConditionalBDP.sample", "kappa", kappa)
+        n = _counts("ConditionalBDP.sample", "lengths", lengths, self.mu, at_least=0)
+        return _sample_bounded(self, (n + 1) * kappa, self.alpha0(n), method, generator)
+
+
+@dataclass(frozen=True)
+class KL:
+    """The two parts of KL(posterior ‖ prior), for each text: L_D and L_G."""
+
+    dirichlet: Float[Tensor, " batch"]
+    gaussian: Float[Tensor, " batch"]
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior(BatchRecord):
+    """The bounded factorised Dirichlet process BFDP(G^q, α^q, κ) of a batch of texts.
+
+    One component for each token and, last, the prior's. A token that the encoder dropped has α = 0 and is still real
+    in `mask`; padding has α = 0 and is not.
+    """
+
+    alpha: Float[Tensor, "batch n"]
+    mu: Float[Tensor, "batch n p"]
+    log_sigma: Float[Tensor, "batch n p"]
+    mask: Bool[Tensor, "batch n"]
+    prior: ConditionalBDP
+
+    @property
+    def alpha0(self) -> Float[Tensor, " batch"]:
+        """α₀^q = Σᵢ αᵢ: how much evidence there is in all, the prior's included."""
+        return self.alpha.sum(-1)
+
+    @property
+    def lengths(self) -> Int[Tensor, " batch"]:
+        """Number of real tokens, the prior's component not counted."""
+        return self.mask.sum(-1) - 1
+
+    @property
+    def kept(self) -> Float[Tensor, " batch"]:
+        """ν: the share of real tokens with α > 0 (0 for a text without tokens)."""
+        alive = ((self.alpha > 0) & self.mask)[:, :-1].sum(-1)
+        return alive / self.lengths.clamp(min=1)
+
+    def sample(
+        self, kappa: int = 1, method: Method = "paper", generator: torch.Generator | None = None
+    ) -> ImpulseMixture:
+        """The factorised sample of `eq:eq:bnd-posterior`: `kappa` vectors from each component, a component's together.
+
+        ρ ~ Dir(α) shares the weight between components and π′ᵢ ~ Dir(αᵢ/κ, …) a component's between its vectors; no
+        categorical choice is made, so that gradients reach α, μ and σ.
+        """
+        check_count("Posterior.sample", "kappa", kappa)
+        check_choice("Posterior.sample", "method", method, METHODS)
+        log_pi = log_dirichlet(self.alpha, method=method, generator=generator)
+        mu, log_sigma = self.mu, self.log_sigma
+        if kappa > 1:
+            within = torch.where(self.alpha == 0, 1.0, self.alpha) / kappa
+            within = within.unsqueeze(-1).expand(*within.shape, kappa)
+            log_pi = log_pi.unsqueeze(-1) + log_dirichlet(within, method=method, generator=generator)
+            log_pi = log_pi.flatten(-2)
+            mu, log_sigma = (x.repeat_interleave(kappa, dim=-2) for x in (mu, log_sigma))
+        noise = torch.randn(mu.shape, dtype=mu.dtype, device=mu.device, generator=generator)
+        return trusted(ImpulseMixture, z=mu + log_sigma.exp() * noise, log_pi=log_pi.to(mu.dtype))
+
+    def mean(self) -> GaussianMixture:
+        """The mean of the process, its base distribution G₀^q (`eq:inf-posterior`): what to attend to at test time."""
+        return trusted(GaussianMixture, mu=self.mu, log_sigma=self.log_sigma, log_alpha=log_weight(self.alpha))
+
+    def kl(self, form: KLForm = "expected", *, kappa: int = 1) -> KL:
+        """KL to the conditional prior with `kappa` vectors for each component, κ₀ = (n + 1)·kappa in all.
+
+        `expected` (`eq:KLloss-kappa`) shares the κ₀ vectors out in proportion to α; `exact` (`eq:KLloss`) has κᵢ = kappa
+        for every token, also for one with αᵢ = 0, where it is the limit.
+        """
+        check_choice("Posterior.kl", "form", form, get_args(KLForm))
+        check_count("Posterior.kl", "kappa", kappa)
+        alpha0_p = self.prior.alpha0(self.lengths)
+        gaussian = gaussian_kl(
+            self.mu, self.log_sigma, prior_mu=self.prior.mu, prior_log_sigma=self.prior.log_sigma
+        )  # (batch, n)
+        if form == "exact":
+            kappas = self.mask * kappa
+            dirichlet = bounded_dp_kl(self.alpha, alpha0_p, kappas)
+            gaussian = (kappas * gaussian).sum(-1)
+        else:
+            kappa0 = self.mask.sum(-1) * kappa
+            dirichlet = bounded_dp_kl(self.alpha0.unsqueeze(-1), alpha0_p, kappa0.unsqueeze(-1))
+            gaussian = kappa0 * (self.alpha / self.alpha0.unsqueeze(-1) * gaussian).sum(-1)
+        return KL(dirichlet=dirichlet.to(gaussian.dtype), gaussian=gaussian)
+
+    def prune(self, threshold: float) -> "Posterior":
+        """Drop tokens with α ≤ `threshold` and scale what is kept, the prior's component too, so that α₀ stays.
+
+        The shape and the alignment with the tokens stay as well; `mean().compact()` then saves the work.
+        """
+        if not threshold >= 0:
+            raise ValueError(f"prune: threshold is {threshold}, wanted a pseudo-count of at least 0.")
+        keep = self.alpha > threshold
+        keep = torch.cat([keep[:, :-1], torch.ones_like(keep[:, -1:])], -1)
+        kept = torch.where(keep, self.alpha, 0.0)
+        return replace(self, alpha=kept * (self.alpha0 / kept.sum(-1)).unsqueeze(-1))
+
+    def mix(self, other: "Posterior", weight: float | Float[Tensor, " batch"]) -> GaussianMixture:
+        """(1 − weight)·self.mean() + weight·other.mean(): a point on the path between two texts."""
+        return self.mean().mix(other.mean(), weight)
+
+    @staticmethod
+    def cat(posteriors: "Sequence[Posterior]") -> "Posterior":
+        """One batch of all of them, the shorter ones padded. They must have the same prior."""
+        if not posteriors:
+            raise ValueError("Posterior.cat: got no posteriors, wanted at least one.")
+        first = posteriors[0].prior
+        for other in (posterior.prior for posterior in posteriors[1:]):
+            if other is not first and not _same_prior(first, other):
+                raise ValueError("Posterior.cat: the posteriors have different priors. Encode with one layer.")
+        longest = max(posterior.alpha.shape[-1] for posterior in posteriors)
+        padded = [posterior._pad_to(longest) for posterior in posteriors]
+        names = ("alpha", "mu", "log_sigma", "mask")
+        return Posterior(**{name: torch.cat([getattr(p, name) for p in padded]) for name in names}, prior=first)
+
+    def _pad_to(self, size: int) -> "Posterior":
+        """Padding goes between the tokens and the prior's component, which stays last."""
+        extra = size - self.alpha.shape[-1]
+
+        def pad(x: Tensor) -> Tensor:
+            axes = (0, extra) if x.ndim == 2 else (0, 0, 0, extra)
+            return torch.cat([F.pad(x[:, :-1], axes), x[:, -1:]], 1)
+
+        return self.map_rows(pad) if extra else self
+
+
+def _same_prior(a: ConditionalBDP, b: ConditionalBDP) -> bool:
+    return all(
+        torch.equal(mine, theirs) for mine, theirs in zip(values_of(a).values(), values_of(b).values(), strict=True)
+    )
+
+
+def _sample_bounded(
+    base: BDP | ConditionalBDP, kappa0: Tensor, alpha0: Tensor, method: str, generator: torch.Generator | None
+) -> ImpulseMixture:
+    """Samples of BDP(G₀, alpha0, kappa0), for each entry of the (batch,) tensors."""
+    check_choice("sample", "method", method, METHODS)
+    largest = int(kappa0.max())
+    real = torch.arange(largest, device=kappa0.device) < kappa0.unsqueeze(-1)  # (batch, largest)
+    alpha = torch.where(real, (widen(alpha0) / kappa0).unsqueeze(-1), 0.0)
+    log_pi = log_dirichlet(alpha, method=method, generator=generator)
+    mu = base.mu
+    noise = torch.randn(*real.shape, len(mu), dtype=mu.dtype, device=mu.device, generator=generator)
+    z = torch.where(real.unsqueeze(-1), mu + base.log_sigma.exp() * noise, 0.0)
+    return trusted(ImpulseMixture, z=z, log_pi=log_pi.to(mu.dtype))
+
+
+def _counts(where: str, name: str, value: Counts, like: Tensor, *, at_least: int) -> Tensor:
+    """Whole numbers, (batch,), on the device of `like`."""
+    counts = torch.as_tensor(value, device=like.device)
+    counts = counts.unsqueeze(0) if counts.ndim == 0 else counts
+    if counts.is_floating_point() or counts.dtype == torch.bool or counts.ndim != 1 or not len(counts):
+        raise ValueError(
+            f"{where}: {name} is {counts.dtype} of shape {tuple(counts.shape)}, wanted whole numbers of shape (batch,)."
+        )
+    if can_read(counts) and counts.min() < at_least:
+        raise ValueError(f"{where}: {name} has {int(counts.min())}, wanted at least {at_least} everywhere.")
+    return counts
