@@ -97,8 +97,8 @@ def check_pseudo_counts(where: str, name: str, alpha: Tensor, *, positive: bool 
     if not good.all():
         raise ValueError(
             f"{where}: {_count(~good)} of {name} {tuple(alpha.shape)} are negative{', zero' if positive else ''} "
-            f"or not finite; wanted pseudo-counts {'above' if positive else 'of at least'} 0. Pass what the encoder emits "
-            f"through a ReLU or softplus."
+            f"or not finite; wanted pseudo-counts {'above' if positive else 'of at least'} 0. Pass what the "
+            f"encoder emits through a ReLU or softplus."
         )
 
 

@@ -73,13 +73,15 @@ class _TwiceDifferentiable(torch.autograd.Function):
     def forward(ctx, *inputs: Tensor) -> Tensor:
         with torch.enable_grad():
             leaves = [x.detach().requires_grad_(needed) for x, needed in zip(inputs, ctx.needs_input_grad, strict=True)]
-            output = F.scaled_dot_product_attention(*leaves, scale=1.0)
+            q, k, v = leaves
+            output = F.scaled_dot_product_attention(q, k, v, scale=1.0)
         ctx.save_for_backward(*inputs)
         ctx.kernel = leaves, output
         return output.detach()
 
     @staticmethod
-    def backward(ctx, grad_output: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        (grad_output,) = grad_outputs
         leaves, output = ctx.kernel
         twice = torch.is_grad_enabled()  # that is, create_graph=True
         if twice:

@@ -191,7 +191,7 @@ class DenoisingAttention(nn.Module):
         if isinstance(mixture, GaussianMixture):
             self._check_size("mu", mixture.mu)
             with without_autocast(mixture.mu):
-                wide = mixture.to(at_least_float32(mixture.mu.dtype))
+                wide = mixture.to(dtype=at_least_float32(mixture.mu.dtype))
                 m, r, bias = gaussian_features(wide.mu, wide.log_sigma, wide.log_alpha, d=self.d)
                 if self.heads == 1:  # W^K and W^V act on fewer queries than vectors: leave m as it is
                     return ProjectedGaussians(keys=m.unsqueeze(1), values=m.unsqueeze(1), r=r, bias=bias)

@@ -27,10 +27,9 @@ class TensorRecord:
 
         return trusted(type(self), **{name: apply(value) for name, value in values_of(self).items()})
 
-    def to(self: Record, *args: Any, **kwargs: Any) -> Record:
-        """As `nn.Module.to`: another device, or another floating dtype (masks stay boolean)."""
-        device, dtype, non_blocking, _ = torch._C._nn._parse_to(*args, **kwargs)
-        return self.map(lambda x: x.to(device, dtype if x.is_floating_point() else None, non_blocking))
+    def to(self: Record, device: torch.device | str | None = None, *, dtype: torch.dtype | None = None) -> Record:
+        """On another device, or with its floating tensors of another dtype (masks stay boolean)."""
+        return self.map(lambda x: x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype))
 
     def detach(self: Record) -> Record:
         return self.map(Tensor.detach)
