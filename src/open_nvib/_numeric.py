@@ -1,5 +1,7 @@
 """Precision, and logarithms of weights that may be zero."""
 
+from contextlib import AbstractContextManager, nullcontext
+
 import torch
 from torch import Tensor
 
@@ -20,6 +22,7 @@ def log_weight(alpha: Tensor) -> Tensor:
     return torch.where(gone, -torch.inf, torch.where(gone, 1.0, alpha).log())
 
 
-def without_autocast(tensor: Tensor) -> torch.autocast:
+def without_autocast(tensor: Tensor) -> AbstractContextManager[object]:
     """A context in which operations keep the dtype they are given."""
-    return torch.autocast(tensor.device.type, enabled=False)
+    kind = tensor.device.type
+    return torch.autocast(kind, enabled=False) if torch.amp.is_autocast_available(kind) else nullcontext()

@@ -222,7 +222,8 @@ class DenoisingAttention(nn.Module):
         per_query = batch * max(memory.r.shape[1:])
         elements = BLOCK_ELEMENTS.get(q.device.type, BLOCK_ELEMENTS_ELSEWHERE)
         heads_at_once = max(1, min(self.heads, elements // max(1, per_query * queries)))
-        queries_at_once = max(MIN_BLOCK_QUERIES, elements // max(1, per_query * heads_at_once))
+        largest = max(MIN_BLOCK_QUERIES, elements // max(1, per_query * heads_at_once))
+        queries_at_once = max(1, math.ceil(queries / math.ceil(queries / largest))) if queries else 1  # of even size
         with without_autocast(memory.r):
             q = q.to(memory.r.dtype)
             rows = []
@@ -253,7 +254,7 @@ class DenoisingAttention(nn.Module):
         squared = torch.baddbmm(memory.bias.unsqueeze(1), u.square(), memory.r.mT, alpha=0.5 * scale)
         linear = (u if self.heads == 1 else q).reshape(batch * count, queries, -1)
         keys = memory.keys[:, heads].flatten(0, 1)
-        log_weights = torch.baddbmm(squared.view(batch * count, queries, -1), linear, keys.mT, alpha=scale)
+        log_weights = squared.view(batch * count, queries, -1).baddbmm_(linear, keys.mT, alpha=scale)
         return log_weights.softmax(-1).view(batch, count, queries, -1)
 
     def _latent_queries(self, q: Tensor, heads: slice) -> Tensor:

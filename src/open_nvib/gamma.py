@@ -20,7 +20,8 @@ Method = Literal["paper", "implicit"]
 METHODS: tuple[str, ...] = get_args(Method)
 
 SWITCH = 0.6363
-"""The α at which the two approximations of `paper` are equally far from the true inverse CDF (`fig:approximation`)."""
+"""The α at which `paper` goes from one approximation to the other, as printed. `experiments/gamma_figure.py` computes
+where the two are equally far from the true inverse CDF."""
 
 GAUSSIAN_FLOOR = 1e-6
 """Smallest γ of the Gaussian approximation, which can fall below zero and "will need to be truncated to a value greater
@@ -79,8 +80,13 @@ def small_alpha_log_quantile(alpha: Float[Tensor, "*shape"], u: Float[Tensor, "*
 
 
 def gaussian_log_quantile(alpha: Float[Tensor, "*shape"], u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
-    """γ ≈ α + √α ε with ε = Φ⁻¹(u), truncated above zero."""
-    return (alpha + alpha.sqrt() * torch.special.ndtri(u)).clamp(min=GAUSSIAN_FLOOR).log()
+    """`gaussian_quantile`, truncated above zero."""
+    return gaussian_quantile(alpha, u).clamp(min=GAUSSIAN_FLOOR).log()
+
+
+def gaussian_quantile(alpha: Float[Tensor, "*shape"], u: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]:
+    """γ ≈ α + √α ε with ε = Φ⁻¹(u), which can be negative."""
+    return alpha + alpha.sqrt() * torch.special.ndtri(u)
 
 
 def _boosted(alpha: Tensor, u: Tensor, generator: torch.Generator | None) -> Tensor:

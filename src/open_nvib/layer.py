@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from open_nvib._checks import check_choice, check_count, check_floating
+from open_nvib._checks import can_read, check_choice, check_count, check_floating
 from open_nvib._numeric import at_least_float32
 from open_nvib.process import ConditionalBDP, Posterior
 
@@ -77,10 +77,7 @@ class NVIB(nn.Module):
         self.to_mu.reset_parameters()
 
     def extra_repr(self) -> str:
-        return (
-            f"p={self.p}, alpha0_p={self.alpha0_p.item():g}, delta={self.delta.item():g}, "
-            f"alpha_activation={self.alpha_activation!r}"
-        )
+        return f"p={self.p}, input_size={self.input_size}, alpha_activation={self.alpha_activation!r}"
 
     def set_delta(self, delta: float) -> None:
         """Change Δ, as a schedule does while training."""
@@ -144,6 +141,6 @@ def _vector(name: str, value: float | Tensor, p: int, *, positive: bool = False)
         vector = vector.expand(p).clone()
     if vector.shape != (p,):
         raise ValueError(f"NVIB: {name} has shape {tuple(vector.shape)}, wanted one number or ({p},).")
-    if not vector.isfinite().all() or (positive and not (vector > 0).all()):
+    if can_read(vector) and not (vector.isfinite().all() and (not positive or (vector > 0).all())):
         raise ValueError(f"NVIB: {name} must be finite{' and above 0' if positive else ''} in every dimension.")
     return vector

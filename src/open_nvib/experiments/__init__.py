@@ -1,0 +1,1 @@
+"""The paper's figures and experiments. They need the extra `figures`; the core library does not."""

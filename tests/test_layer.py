@@ -1,0 +1,135 @@
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import open_nvib as nv
+
+BATCH, N, SIZE, P = 3, 5, 11, 7
+
+
+@pytest.fixture
+def layer():
+    torch.manual_seed(0)
+    return nv.NVIB(P, input_size=SIZE, alpha0_p=1.5, delta=0.25, prior_mu=0.5, prior_sigma=2.0)
+
+
+@pytest.fixture
+def hidden():
+    return torch.randn(BATCH, N, SIZE, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def mask():
+    return torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [0, 0, 0, 0, 0]]).bool()
+
+
+def test_posterior_is_three_projections_and_the_prior(layer, hidden, mask):
+    posterior = layer(hidden, mask)
+    assert posterior.alpha.shape == (BATCH, N + 1)
+    for b, i in mask.nonzero().tolist():
+        h = hidden[b, i]
+        torch.testing.assert_close(
+            posterior.alpha[b, i], (layer.to_alpha.weight[0] @ h + layer.to_alpha.bias[0]).relu()
+        )
+        torch.testing.assert_close(posterior.mu[b, i], layer.to_mu.weight @ h + layer.to_mu.bias)
+        torch.testing.assert_close(posterior.log_sigma[b, i], layer.to_log_sigma.weight @ h + layer.to_log_sigma.bias)
+    assert (posterior.alpha[:, :-1][~mask] == 0).all()
+    assert (posterior.alpha[:, -1] == 1.5).all()
+    assert (posterior.mu[:, -1] == 0.5).all()
+    torch.testing.assert_close(posterior.log_sigma[:, -1].exp(), torch.full((BATCH, P), 2.0))
+    assert posterior.mask[:, -1].all()
+    assert posterior.lengths.tolist() == [5, 2, 0]
+
+
+def test_every_token_is_alive_at_the_start(layer, hidden):
+    for activation in ("relu", "softplus"):
+        alpha = nv.NVIB(SIZE, alpha_activation=activation)(hidden).alpha[:, :-1]
+        assert (alpha > 0.3).all()
+        assert (alpha < 1.7).all()
+
+
+def test_relu_reaches_zero_and_softplus_does_not(hidden):
+    for activation, reaches in (("relu", True), ("softplus", False)):
+        layer = nv.NVIB(P, input_size=SIZE, alpha_activation=activation)
+        torch.nn.init.constant_(layer.to_alpha.bias, -5.0)
+        assert (layer(hidden).kept == 0).all() == reaches
+
+
+def test_padding_changes_nothing(layer, hidden, mask):
+    """A padded batch equals the cropped one, and what stands on padding, NaN too, does not matter."""
+    garbage = hidden.masked_fill(~mask.unsqueeze(-1), torch.nan).requires_grad_()
+    padded, cropped = layer(garbage, mask)[1], layer(hidden[1:2, :2])
+    attention = nv.DenoisingAttention(P)
+    query = torch.randn(1, 4, P)
+    torch.testing.assert_close(attention(query, padded.mean()), attention(query, cropped.mean()))
+    for form in ("expected", "exact"):
+        for part in ("dirichlet", "gaussian"):
+            torch.testing.assert_close(getattr(padded.kl(form), part), getattr(cropped.kl(form), part))
+    posterior = layer(garbage, mask)
+    loss = posterior.kl().gaussian.sum() + posterior.sample().z.sum() + posterior.mean().mu.sum()
+    loss.backward()
+    assert all(x.grad.isfinite().all() for x in layer.parameters() if x.grad is not None)
+    assert garbage.grad[mask].isfinite().all()
+    assert (garbage.grad[~mask] == 0).all()
+
+
+def test_the_state_holds_the_prior_and_safetensors_saves_it(layer, tmp_path):
+    save_file(layer.state_dict(), tmp_path / "layer.safetensors")
+    other = nv.NVIB(P, input_size=SIZE)
+    other.load_state_dict(load_file(tmp_path / "layer.safetensors"))
+    for name in ("prior_mu", "prior_log_sigma", "alpha0_p", "delta"):
+        assert torch.equal(getattr(other, name), getattr(layer, name))
+        assert name in layer.state_dict()
+    assert torch.equal(
+        other.prior.sample([2], generator=torch.Generator().manual_seed(0)).z,
+        layer.prior.sample([2], generator=torch.Generator().manual_seed(0)).z,
+    )
+
+
+def test_delta_can_follow_a_schedule(layer, hidden):
+    before = layer(hidden).kl().dirichlet
+    layer.set_delta(0.75)
+    assert layer.delta.item() == 0.75
+    assert not torch.allclose(layer(hidden).kl().dirichlet, before)
+    torch.testing.assert_close(layer.prior.alpha0(torch.tensor([4])), torch.tensor([1.5 + 4 * 0.75]).double())
+
+
+def test_a_prior_of_ones_own(hidden):
+    mu, sigma = torch.arange(P).float(), torch.arange(1, P + 1).float()
+    layer = nv.NVIB(P, input_size=SIZE, prior_mu=mu, prior_sigma=sigma)
+    posterior = layer(hidden)
+    torch.testing.assert_close(posterior.mu[0, -1], mu)
+    torch.testing.assert_close(posterior.log_sigma[0, -1].exp(), sigma)
+    exact = posterior.kl("exact").gaussian
+    each = torch.distributions.kl_divergence(
+        torch.distributions.Normal(posterior.mu, posterior.log_sigma.exp()), torch.distributions.Normal(mu, sigma)
+    )
+    torch.testing.assert_close(exact, each.sum((-2, -1)))
+
+
+def test_training_learns_to_drop_tokens_that_say_nothing():
+    """Half of the tokens are the same noise for every text: with L_D pressed, their α falls to 0; the others stay."""
+    torch.manual_seed(0)
+    layer, attention = nv.NVIB(8, delta=0.0), nv.DenoisingAttention(8)
+    readout, query = torch.nn.Linear(8, 4), torch.nn.Parameter(torch.randn(1, 2, 8))
+    modules = torch.nn.ModuleList([layer, attention, readout])
+    optimiser = torch.optim.Adam([*modules.parameters(), query], lr=0.02)
+    meaning = torch.randn(4, 8)
+
+    def draw():
+        label = torch.randint(4, (64, 2))
+        noise = 0.1 * torch.randn(64, 8)
+        return label, torch.stack([meaning[label[:, 0]], noise, meaning[label[:, 1]], torch.zeros(64, 8)], 1)
+
+    for _ in range(300):
+        label, hidden = draw()
+        posterior = layer(hidden)
+        logits = readout(attention(query.expand(64, -1, -1), posterior.sample(method="implicit"))).sum(1)
+        target = torch.nn.functional.one_hot(label, 4).sum(1) / 2
+        loss = torch.nn.functional.cross_entropy(logits, target) + 0.05 * posterior.kl().dirichlet.mean()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    alpha = layer(draw()[1]).alpha.mean(0)
+    assert alpha[[1, 3]].max() < 0.05
+    assert alpha[[0, 2]].min() > 0.2

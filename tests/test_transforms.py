@@ -1,0 +1,136 @@
+"""torch.compile, torch.func, autocast and double backward.
+
+The compiled code runs in a process of its own: the run-time type checks of the test suite are Python that cannot be
+traced.
+"""
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+import torch
+
+import open_nvib as nv
+
+
+def test_attention_and_the_paper_sampler_compile_without_a_graph_break():
+    program = """
+    import torch
+    import open_nvib as nv
+
+    torch.manual_seed(0)
+    layer, attention, one_head = nv.NVIB(8), nv.DenoisingAttention(8, 2), nv.DenoisingAttention(8, 1)
+    hidden, query = torch.randn(2, 5, 8), torch.randn(2, 3, 8)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+
+    def train(hidden, query):
+        posterior = layer(hidden, mask)
+        kl = posterior.kl()
+        return attention(query, posterior.sample()).square().sum() + kl.dirichlet.sum() + kl.gaussian.sum()
+
+    def test(hidden, query):
+        mean = layer(hidden, mask).mean()
+        return attention(query, mean) + one_head(query, mean)
+
+    def pure(u, z, log_pi):
+        return nv.attend_impulses(u, z, log_pi, d=4) + nv.attend_gaussians(u, z, -z.abs(), log_pi, d=4)
+
+    compiled = torch.compile(train, fullgraph=True)
+    loss = compiled(hidden, query)
+    loss.backward()
+    assert loss.isfinite()
+    assert all(x.grad.isfinite().all() for x in layer.parameters())
+
+    # The noise is the same with and without the compiler only if it is given: compare what has none.
+    torch.testing.assert_close(torch.compile(test, fullgraph=True)(hidden, query), test(hidden, query))
+    args = query, hidden, torch.randn(2, 5)
+    torch.testing.assert_close(torch.compile(pure, fullgraph=True)(*args), pure(*args))
+    sampler = torch.compile(lambda a: nv.sample_log_dirichlet(a, method="paper"), fullgraph=True)
+    torch.testing.assert_close(sampler(torch.rand(4, 6)).exp().sum(-1), torch.ones(4))
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
+@pytest.mark.parametrize("method", ["paper", "implicit"])
+@pytest.mark.parametrize("kappa", [1, 2])
+def test_vmap_over_samples(method, kappa):
+    torch.manual_seed(0)
+    layer, attention = nv.NVIB(6), nv.DenoisingAttention(6, 2)
+    posterior, query = layer(torch.randn(2, 3, 6)), torch.randn(2, 4, 6)
+    mean = posterior.mean()
+
+    def once(_):
+        return attention(query, posterior.sample(kappa, method)), attention(query, mean)
+
+    sampled, deterministic = torch.func.vmap(once, randomness="different")(torch.arange(5))
+    assert sampled.shape == (5, 2, 4, 6)
+    assert sampled.isfinite().all()
+    assert not torch.allclose(sampled[0], sampled[1])
+    torch.testing.assert_close(deterministic[0], deterministic[4])
+
+
+def test_func_grad_and_hessian_agree_with_autograd():
+    u, z, log_pi = (torch.randn(*s, dtype=torch.float64) for s in ((2, 3), (4, 3), (4,)))
+
+    def loss(z):
+        return nv.attend_impulses(u, z, log_pi, d=2).square().sum()
+
+    leaf = z.clone().requires_grad_()
+    (expected,) = torch.autograd.grad(loss(leaf), leaf)
+    torch.testing.assert_close(torch.func.grad(loss)(z), expected)
+    torch.testing.assert_close(torch.func.hessian(loss)(z), torch.autograd.functional.hessian(loss, z))
+
+
+def test_double_backward_through_the_whole_path():
+    """A gradient penalty: the gradient's size is itself differentiated, in float32 and with the paper's sampler."""
+    torch.manual_seed(0)
+    layer, attention = nv.NVIB(6), nv.DenoisingAttention(6, 2)
+    hidden, query = torch.randn(2, 3, 6, requires_grad=True), torch.randn(2, 4, 6)
+    posterior = layer(hidden)
+    kl = posterior.kl()
+    loss = attention(query, posterior.sample()).square().sum() + attention(query, posterior.mean()).square().sum()
+    loss = loss + kl.dirichlet.sum() + kl.gaussian.sum()
+    (grad,) = torch.autograd.grad(loss, hidden, create_graph=True)
+    second = torch.autograd.grad(grad.square().sum(), [hidden, layer.to_alpha.weight])
+    assert all(x.isfinite().all() and x.abs().sum() > 0 for x in second)
+
+
+def test_backward_can_run_twice_and_under_checkpointing():
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    attention = nv.DenoisingAttention(6, 2)
+    query = torch.randn(2, 4, 6)
+    z = torch.randn(2, 3, 6, requires_grad=True)
+    output = attention(query, nv.ImpulseMixture(z=z, log_pi=torch.zeros(2, 3)))
+    first, second = (torch.autograd.grad(output.sum(), z, retain_graph=True)[0] for _ in range(2))
+    assert torch.equal(first, second)
+    run = lambda z: attention(query, nv.ImpulseMixture(z=z, log_pi=torch.zeros(2, 3)))  # noqa: E731
+    (again,) = torch.autograd.grad(checkpoint(run, z, use_reentrant=False).sum(), z)
+    torch.testing.assert_close(again, first)
+
+
+def test_autocast_is_close_to_full_precision():
+    torch.manual_seed(0)
+    layer, attention = nv.NVIB(16), nv.DenoisingAttention(16, 2)
+    hidden, query = torch.randn(4, 9, 16), torch.randn(4, 5, 16)
+    posterior = layer(hidden)
+    sample = posterior.sample()
+    for mixture in (sample, posterior.mean()):
+        full = attention(query, mixture)
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            half = attention(query, mixture)
+        assert half.dtype == torch.bfloat16
+        torch.testing.assert_close(half.float(), full, atol=0.05, rtol=0.05)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert layer(hidden).alpha.dtype == torch.float32
+
+
+def test_meta_device_gives_the_shapes():
+    with torch.device("meta"):
+        layer, attention = nv.NVIB(6), nv.DenoisingAttention(6, 2)
+        posterior = layer(torch.randn(2, 3, 6))
+        assert attention(torch.randn(2, 4, 6), posterior.mean()).shape == (2, 4, 6)
+        assert attention(torch.randn(2, 4, 6), posterior.sample()).shape == (2, 4, 6)
