@@ -12,12 +12,11 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
-
-os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # the profiler, which counts the memory, is talkative
 
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -104,10 +103,23 @@ def compare(
     return 1e3 * other_time, other_time / base_time, other_peak / 2**20, other_peak / base_peak
 
 
+@contextmanager
+def silent_stderr() -> Iterator[None]:
+    """The profiler, which counts the memory, writes about itself to the standard error of the process."""
+    saved, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        yield
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        os.close(nowhere)
+
+
 def peak_bytes(function: Callable[[], object], reset: Callable[[], object]) -> int:
     """The most that torch has allocated at once while `function` runs, above what was there before."""
     reset()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with silent_stderr(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         result = function()
     recorded: Any = profiler.profiler
     events = [event for event in recorded.kineto_results.events() if event.name() == "[memory]"]

@@ -111,6 +111,10 @@ class ProjectedGaussians(BatchRecord):
     bias: Float[Tensor, "batch n"]
 
 
+Mixture = ImpulseMixture | GaussianMixture
+Projected = ProjectedImpulses | ProjectedGaussians
+
+
 class DenoisingAttention(nn.Module):
     """Multi-head denoising attention over either kind of mixture.
 
@@ -155,7 +159,7 @@ class DenoisingAttention(nn.Module):
     def forward(
         self,
         query: Float[Tensor, "batch queries size"],
-        mixture: ImpulseMixture | GaussianMixture | ProjectedImpulses | ProjectedGaussians,
+        mixture: Mixture | Projected,
     ) -> Float[Tensor, "batch queries size"]:
         """Attend to a mixture, or to one that `project` has prepared."""
         q, memory = self._prepare(query, mixture)
@@ -168,7 +172,7 @@ class DenoisingAttention(nn.Module):
     def weights(
         self,
         query: Float[Tensor, "batch queries size"],
-        mixture: ImpulseMixture | GaussianMixture | ProjectedImpulses | ProjectedGaussians,
+        mixture: Mixture | Projected,
     ) -> Float[Tensor, "batch heads queries n"]:
         """The share of each vector or component in each result; they sum to 1. To look at: it keeps all of them."""
         q, memory = self._prepare(query, mixture)
@@ -179,7 +183,7 @@ class DenoisingAttention(nn.Module):
             q = q.to(memory.r.dtype)
             return self._gaussian_weights(q, self._latent_queries(q, everything), everything, memory)
 
-    def project(self, mixture: ImpulseMixture | GaussianMixture) -> ProjectedImpulses | ProjectedGaussians:
+    def project(self, mixture: Mixture) -> Projected:
         """Everything about a mixture that does not depend on the query: do it once, attend many times."""
         dtype = self.to_key.weight.dtype
         if isinstance(mixture, ImpulseMixture):
@@ -202,9 +206,7 @@ class DenoisingAttention(nn.Module):
             f"Call .sample() or .mean() on a posterior."
         )
 
-    def _prepare(
-        self, query: Tensor, mixture: ImpulseMixture | GaussianMixture | ProjectedImpulses | ProjectedGaussians
-    ) -> tuple[Tensor, ProjectedImpulses | ProjectedGaussians]:
+    def _prepare(self, query: Tensor, mixture: Mixture | Projected) -> tuple[Tensor, Projected]:
         projected = isinstance(mixture, (ProjectedImpulses, ProjectedGaussians))
         memory = mixture if projected else self.project(mixture)
         check_floating("DenoisingAttention", "query", query)
@@ -223,7 +225,7 @@ class DenoisingAttention(nn.Module):
         elements = BLOCK_ELEMENTS.get(q.device.type, BLOCK_ELEMENTS_ELSEWHERE)
         heads_at_once = max(1, min(self.heads, elements // max(1, per_query * queries)))
         largest = max(MIN_BLOCK_QUERIES, elements // max(1, per_query * heads_at_once))
-        queries_at_once = max(1, math.ceil(queries / math.ceil(queries / largest))) if queries else 1  # of even size
+        queries_at_once = max(1, math.ceil(queries / max(1, math.ceil(queries / largest))))  # blocks of even size
         with without_autocast(memory.r):
             q = q.to(memory.r.dtype)
             rows = []
