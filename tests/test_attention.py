@@ -291,6 +291,23 @@ class TestDenoisingAttention:
         torch.testing.assert_close(got.float(), expected, atol=0.1, rtol=0.1)
 
 
+@pytest.mark.parametrize("kind", [0, 1], ids=["impulses", "gaussians"])
+def test_nothing_in_nothing_out(attention, kind):
+    """No queries, or no texts: an empty result."""
+    mixture = mixtures()[kind]
+    assert attention(torch.zeros(BATCH, 0, QUERY_SIZE).double(), mixture).shape == (BATCH, 0, QUERY_SIZE)
+    assert attention(torch.zeros(0, 4, QUERY_SIZE).double(), mixture[:0]).shape == (0, 4, QUERY_SIZE)
+    assert attention.weights(torch.zeros(BATCH, 0, QUERY_SIZE).double(), mixture).shape[-2:] == (0, N)
+
+
+def test_padding_gets_no_weight_in_float16():
+    """Vectors whose ‖z‖²/2√d is far below the range of float16 still outweigh what has no weight."""
+    attention = nv.DenoisingAttention(64, 4).half()
+    mixture = nv.ImpulseMixture(z=50 * torch.ones(1, 3, 64), log_pi=torch.tensor([[0.0, 0.0, -torch.inf]]))
+    weights = attention.weights(torch.zeros(1, 1, 64).half(), mixture)
+    torch.testing.assert_close(weights[0, 0, 0].float(), torch.tensor([0.5, 0.5, 0.0]))
+
+
 def test_a_bias_keeps_its_digits_in_half_precision():
     """A bias of -1000.25 does not round to -1000: the remainder is carried apart."""
     from open_nvib._fused import attend_biased, bias_keys, pad_values

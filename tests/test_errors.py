@@ -99,7 +99,7 @@ def test_unknown_names():
         posterior.sample(0)
     with pytest.raises(ValueError, match=r"prune: threshold is -1"):
         posterior.prune(-1.0)
-    with pytest.raises(ValueError, match=r"mix: weight is 1.5, wanted a share between 0"):
+    with pytest.raises(ValueError, match=r"mix: weight is 1.5, wanted a share from 0"):
         posterior.mix(posterior, 1.5)
 
 
@@ -150,3 +150,60 @@ def test_priors():
             nv.UDP(prior.mu, prior.log_sigma, prior.alpha0_p, weights)
     with pytest.raises(ValueError, match=r"got no posteriors"):
         nv.Posterior.cat([])
+
+
+def test_records_check_what_they_hold():
+    p = torch.zeros(3)
+    for bad in (-1.0, 0.0, torch.nan):
+        with pytest.raises(ValueError, match=r"BDP: 1 of 1 entries of alpha0"):
+            nv.BDP(p, p, torch.tensor(bad))
+        with pytest.raises(ValueError, match=r"ConditionalBDP: 1 of 1 entries of alpha0_p"):
+            nv.ConditionalBDP(p, p, torch.tensor(bad), torch.tensor(0.0))
+    with pytest.raises(ValueError, match=r"BDP: log_sigma has shape \(2,\), wanted \(p\) with p = 3"):
+        nv.BDP(p, torch.zeros(2), torch.tensor(1.0))
+    with pytest.raises(TypeError, match=r"UDP: size_weights is a list, wanted a Tensor"):
+        nv.UDP(p, p, torch.tensor(1.0), [0, 1])  # pyright: ignore[reportArgumentType]
+    good = {"mu": torch.zeros(1, 2, 3), "log_sigma": torch.zeros(1, 2, 3), "mask": torch.ones(1, 2).bool()}
+    prior = nv.NVIB(3).prior
+    with pytest.raises(ValueError, match=r"Posterior: 1 of 2 entries of alpha"):
+        nv.Posterior(alpha=torch.tensor([[-1.0, 1.0]]), prior=prior, **good)
+    with pytest.raises(ValueError, match=r"Posterior: 1 of 1 entries of the prior's component"):
+        nv.Posterior(alpha=torch.tensor([[1.0, 0.0]]), prior=prior, **good)
+    with pytest.raises(ValueError, match=r"ImpulseMixture: log_pi has shape \(5,\), wanted the batch \(2,\) of z"):
+        nv.ImpulseMixture(z=torch.zeros(2, 5, 4), log_pi=torch.zeros(5))
+
+
+def test_numbers_that_float32_cannot_hold():
+    for value in (1e300, 1e-60):
+        with pytest.raises(ValueError, match=r"NVIB: alpha0_p is .*, wanted a number above 0 that float32 can hold"):
+            nv.NVIB(4, alpha0_p=value)
+    with pytest.raises(TypeError, match=r"NVIB: alpha0_p is '1', wanted a number"):
+        nv.NVIB(4, alpha0_p="1")  # pyright: ignore[reportArgumentType]
+
+
+def test_more_mistakes_have_names():
+    module, attention = nv.NVIB(6), nv.DenoisingAttention(6, 2)
+    posterior = module(torch.zeros(2, 3, 6))
+    query = torch.zeros(2, 4, 6)
+    with pytest.raises(ValueError, match=r"NVIB: hidden is torch.float64 but the layer's parameters are torch.float32"):
+        module(torch.zeros(2, 3, 6).double())
+    with pytest.raises(TypeError, match=r"NVIB: mask is a list, wanted a Tensor"):
+        module(torch.zeros(2, 3, 6), [[True] * 3] * 2)
+    with pytest.raises(ValueError, match=r"DenoisingAttention: query is torch.float64"):
+        attention(query.double(), posterior.mean())
+    with pytest.raises(ValueError, match=r"the memory was projected for 1 heads, wanted 2"):
+        attention(query, nv.DenoisingAttention(6, 1).project(posterior.mean()))
+    with pytest.raises(ValueError, match=r"mix: other is \(1, 4, 6\), wanted .* the batch and p of \(2, 4, 6\)"):
+        posterior.mix(posterior[0], 0.5)
+    with pytest.raises(ValueError, match=r"mix: weight has shape \(1, 1\), wanted a number or \(2,\)"):
+        posterior.mix(posterior, torch.tensor([[0.1]]))
+    with pytest.raises(TypeError, match=r"mix: other is a GaussianMixture, wanted a Posterior"):
+        posterior.mix(posterior.mean(), 0.5)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"Posterior.cat: got Posterior, int, wanted posteriors only"):
+        nv.Posterior.cat([posterior, 3])  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError, match=r"Posterior: got the index \(0, 1\), wanted one for the batch"):
+        posterior[0, 1]  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"gaussian_kl: prior_mu has shape \(4, 1\), wanted one number"):
+        nv.gaussian_kl(torch.zeros(4, 3), torch.zeros(4, 3), prior_mu=torch.zeros(4, 1))
+    with pytest.raises(ValueError, match=r"kappa is 0 where alpha is above 0"):
+        nv.dirichlet_kl_exact(torch.ones(2), 1.0, torch.tensor([0.0, 1.0]))

@@ -139,3 +139,10 @@ def test_gradient_at_zero_is_the_one_from_above():
     for alpha in (at_zero, near):
         nv.dirichlet_kl_exact(alpha, 1.4, 1).backward()
     torch.testing.assert_close(at_zero.grad, near.grad, atol=1e-7, rtol=1e-6)
+
+
+def test_numbers_follow_the_tensor_to_its_device():
+    on_meta = torch.ones(2, device="meta")
+    assert nv.dirichlet_kl(on_meta, 1.0, 3).device.type == "meta"
+    assert nv.dirichlet_kl_exact(on_meta, 1.0, 3).device.type == "meta"
+    assert nv.gaussian_kl(on_meta[None], on_meta[None], prior_mu=1.0).device.type == "meta"

@@ -9,6 +9,7 @@ from scipy import stats
 from torch.distributions import Dirichlet, Normal, kl_divergence
 
 import open_nvib as nv
+from open_nvib._records import trusted, values_of
 
 BATCH, N, P = 3, 5, 7
 
@@ -239,6 +240,20 @@ def test_conversion_reaches_the_prior_and_spares_the_mask(posterior):
     assert not posterior.map(lambda x: x.clone()).detach().alpha.requires_grad
 
 
+def test_a_single_index_keeps_the_batch_axis(posterior):
+    for index in (1, np.int64(1), torch.tensor(1)):
+        assert posterior[index].alpha.shape == (1, N + 1)
+
+
+def test_a_subnormal_alpha_and_several_vectors():
+    posterior = make_posterior(dtype=torch.float32)
+    alpha = posterior.alpha.clone()
+    alpha[0, 0] = 1e-45
+    for method in ("paper", "implicit"):
+        mixture = trusted(nv.Posterior, **(values_of(posterior) | {"alpha": alpha})).sample(3, method)
+        assert not mixture.log_pi.isnan().any()
+
+
 # The priors
 
 
@@ -292,3 +307,17 @@ def test_prior_samples_repeat_with_the_seed():
     assert torch.equal(a.z, b.z)
     assert torch.equal(a.log_pi, b.log_pi)
     assert a.log_pi.isneginf().sum(-1).tolist() == [0, 2, 3]
+
+
+def test_small_integer_lengths_do_not_wrap():
+    prior = nv.NVIB(3).prior
+    assert prior.sample(torch.tensor([100], dtype=torch.uint8), kappa=3).z.shape[1] == 303
+    assert prior.sample(torch.tensor([127], dtype=torch.int8)).z.shape[1] == 128
+
+
+def test_a_schedule_does_not_reach_back_into_a_posterior():
+    layer = nv.NVIB(3)
+    posterior = layer(torch.zeros(1, 4, 3))
+    before = posterior.kl().dirichlet
+    layer.set_delta(0.0)
+    assert torch.equal(posterior.kl().dirichlet, before)

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 from torch._C._functorch import peek_interpreter_stack
 
+RELU = "Pass what the encoder emits through a ReLU or softplus."
+
 
 def in_transform() -> bool:
     """Whether a torch.func transform (vmap, grad, jvp, …) is active."""
@@ -43,10 +45,12 @@ def check_axes(where: str, **tensors: tuple[Tensor, str]) -> None:
                 f"Convert one with .to(dtype), or run under torch.autocast."
             )
         axes = pattern.split()
-        named = axes[1:] if axes[0] == "..." else axes
+        leading = axes[:1] == ["..."]
+        named = axes[1:] if leading else axes
         shape = tuple(tensor.shape)
-        if len(shape) < len(named) or (axes[0] != "..." and len(shape) != len(named)):
-            raise ValueError(f"{where}: {name} has shape {shape}, wanted ({', '.join(axes)}). Add the missing axis.")
+        if len(shape) < len(named) or (not leading and len(shape) != len(named)):
+            fix = "Add the missing axis." if len(shape) < len(named) else "Take away what is too much."
+            raise ValueError(f"{where}: {name} has shape {shape}, wanted ({', '.join(axes)}). {fix}")
         for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
             if axis not in sizes:
                 sizes[axis], seen_in[axis] = size, name
@@ -56,7 +60,7 @@ def check_axes(where: str, **tensors: tuple[Tensor, str]) -> None:
                     f"{where}: {name} has shape {shape}, wanted ({', '.join(axes)}) with {axis} = {sizes[axis]} as in "
                     f"{other} {tuple(tensors[other][0].shape)}. Make the two agree."
                 )
-        if axes[0] == "...":
+        if leading:
             lead = shape[: len(shape) - len(named)]
             try:
                 batch = torch.broadcast_shapes(batch, lead)
@@ -75,6 +79,40 @@ def check_floating(where: str, name: str, tensor: Tensor) -> None:
         raise ValueError(f"{where}: {name} is {tensor.dtype}, wanted a floating dtype. Convert it with .float().")
 
 
+def check_same_dtype(where: str, name: str, tensor: Tensor, parameter: Tensor) -> None:
+    """Of the dtype of the layer's parameters, unless autocast takes care of it."""
+    if tensor.dtype != parameter.dtype and not torch.is_autocast_enabled(tensor.device.type):
+        raise ValueError(
+            f"{where}: {name} is {tensor.dtype} but the layer's parameters are {parameter.dtype}. Convert one with "
+            f".to(dtype), or run under torch.autocast."
+        )
+
+
+def check_batch(where: str, **tensors: tuple[Tensor, int]) -> None:
+    """The leading dimensions, all but the last few, are the same throughout; each with how many those few are."""
+    first, (tensor, own) = next(iter(tensors.items()))
+    batch = tuple(tensor.shape[: tensor.ndim - own])
+    for name, (other, own) in tensors.items():
+        if tuple(other.shape[: other.ndim - own]) != batch:
+            raise ValueError(
+                f"{where}: {name} has shape {tuple(other.shape)}, wanted the batch {batch} of {first} "
+                f"{tuple(tensor.shape)}. Use expand to repeat it."
+            )
+
+
+def check_mask(where: str, mask: Tensor, like: Tensor) -> None:
+    """Boolean, of the first two axes of `like`."""
+    if not isinstance(mask, Tensor):
+        raise TypeError(f"{where}: mask is a {type(mask).__name__}, wanted a Tensor. Wrap it in torch.tensor.")
+    if mask.dtype != torch.bool:
+        raise ValueError(f"{where}: mask is {mask.dtype}, wanted torch.bool, True = real. Convert it with .bool().")
+    if mask.shape != like.shape[:2]:
+        raise ValueError(
+            f"{where}: mask has shape {tuple(mask.shape)}, wanted (batch, n) = {tuple(like.shape[:2])}. Give one entry "
+            f"for each token."
+        )
+
+
 def check_choice(where: str, name: str, value: object, choices: Sequence[str]) -> None:
     if value not in choices:
         quoted = ", ".join(repr(choice) for choice in choices)
@@ -89,7 +127,7 @@ def check_count(where: str, name: str, value: object) -> None:
         raise ValueError(f"{where}: {name} is {value}, wanted at least 1.")
 
 
-def check_pseudo_counts(where: str, name: str, alpha: Tensor, *, positive: bool = False) -> None:
+def check_pseudo_counts(where: str, name: str, alpha: Tensor, *, positive: bool = False, fix: str = RELU) -> None:
     """Every entry finite and at least 0 (above 0 if `positive`)."""
     if not can_read(alpha):
         return
@@ -97,8 +135,7 @@ def check_pseudo_counts(where: str, name: str, alpha: Tensor, *, positive: bool 
     if not good.all():
         raise ValueError(
             f"{where}: {_count(~good)} of {name} {tuple(alpha.shape)} are negative{', zero' if positive else ''} "
-            f"or not finite; wanted pseudo-counts {'above' if positive else 'of at least'} 0. Pass what the "
-            f"encoder emits through a ReLU or softplus."
+            f"or not finite; wanted pseudo-counts {'above' if positive else 'of at least'} 0. {fix}"
         )
 
 

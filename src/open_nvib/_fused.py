@@ -5,6 +5,8 @@ path, which keeps the (queries × n) weights, and in half precision the bias is 
 rides along as features of the key that meet a constant 1 in the query, as a rounded part and its remainder.
 """
 
+from typing import Any
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -25,8 +27,8 @@ def extra_features(size: int) -> int:
 
 def bias_keys(keys: Tensor, bias: Tensor) -> Tensor:
     """(…, n, size) and (…, n) to (…, n, size + extra): keys that carry their bias."""
-    floor = max(NO_WEIGHT, torch.finfo(keys.dtype).min / 4)
-    bias = bias.clamp(min=floor)
+    bias = bias - bias.amax(-1, keepdim=True).detach()  # the softmax does not see it, and small numbers keep digits
+    bias = bias.clamp(min=max(NO_WEIGHT, torch.finfo(keys.dtype).min / 4))
     rounded = bias.to(keys.dtype)
     remainder = (bias - rounded).to(keys.dtype)
     features = F.pad(torch.stack([rounded, remainder], -1), (0, extra_features(keys.shape[-1]) - 2))
@@ -40,7 +42,8 @@ def pad_values(values: Tensor) -> Tensor:
 
 def attend_biased(q: Tensor, biased_keys: Tensor, padded_values: Tensor, *, scale: float) -> Tensor:
     """softmaxᵢ(scale·q·kᵢ + biasᵢ) vᵢ, (…, queries, size), with `biased_keys` and `padded_values` as made above."""
-    return _attend(_biased_queries(q, scale), biased_keys, padded_values)[..., : q.shape[-1]]
+    attended = _attend(_biased_queries(q, scale), biased_keys, padded_values)
+    return attended[..., : q.shape[-1]].view(q.shape)
 
 
 def biased_weights(q: Tensor, biased_keys: Tensor, *, scale: float) -> Tensor:
@@ -55,10 +58,13 @@ def _biased_queries(q: Tensor, scale: float) -> Tensor:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    if torch.compiler.is_compiling() or not torch.is_grad_enabled():
-        return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    q, v = q.to(k.dtype), v.to(k.dtype)
     if in_transform():
         return _attend_in_plain_operations(q, k, v)
+    on_cpu = q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64, torch.bfloat16) and q.numel() > 0
+    if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not on_cpu:
+        return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+    q, k, v = (x.reshape(-1, *x.shape[-3:]) if x.ndim > 3 else x.reshape(-1, 1, *x.shape[-2:]) for x in (q, k, v))
     return _TwiceDifferentiable.apply(q, k, v)
 
 
@@ -67,26 +73,25 @@ def _attend_in_plain_operations(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """The fused kernel, whose backward has no derivative of its own, and plain operations where one is asked for."""
+    """The CPU's fused kernel, whose backward has no derivative of its own, and plain operations where one is asked for.
+
+    Other devices have several kernels, which torch chooses from; there a second derivative wants torch's own
+    `sdpa_kernel(SDPBackend.MATH)`.
+    """
 
     @staticmethod
-    def forward(ctx, *inputs: Tensor) -> Tensor:
-        with torch.enable_grad():
-            leaves = [x.detach().requires_grad_(needed) for x, needed in zip(inputs, ctx.needs_input_grad, strict=True)]
-            q, k, v = leaves
-            output = F.scaled_dot_product_attention(q, k, v, scale=1.0)
-        ctx.save_for_backward(*inputs)
-        ctx.kernel = leaves, output
-        return output.detach()
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        output, log_sum = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, k, v, scale=1.0)
+        ctx.save_for_backward(q, k, v, output, log_sum)
+        return output
 
     @staticmethod
-    def backward(ctx, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        (grad_output,) = grad_outputs
-        leaves, output = ctx.kernel
-        twice = torch.is_grad_enabled()  # that is, create_graph=True
-        if twice:
-            leaves = ctx.saved_tensors
-            output = _attend_in_plain_operations(*leaves).to(grad_output.dtype)
-        wanted = [leaf for leaf, needed in zip(leaves, ctx.needs_input_grad, strict=True) if needed]
-        grads = iter(torch.autograd.grad(output, wanted, grad_output, create_graph=twice, retain_graph=True))
-        return tuple(next(grads) if needed else None for needed in ctx.needs_input_grad)
+    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, output, log_sum = ctx.saved_tensors
+        (grad,) = grad_outputs
+        if torch.is_grad_enabled():  # that is, create_graph=True
+            wanted = [x for x in (q, k, v) if x.requires_grad]
+            grads = iter(torch.autograd.grad(_attend_in_plain_operations(q, k, v), wanted, grad, create_graph=True))
+            return tuple(next(grads) if x.requires_grad else None for x in (q, k, v))
+        backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
+        return backward(grad, q, k, v, output, log_sum, 0.0, False, scale=1.0)

@@ -8,10 +8,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from open_nvib._checks import check_axes, check_count, check_floating, check_log_weights
+from open_nvib._checks import check_axes, check_count, check_floating, check_log_weights, check_same_dtype
 from open_nvib._fused import attend_biased, bias_keys, biased_weights, pad_values
 from open_nvib._numeric import at_least_float32, without_autocast
-from open_nvib.mixtures import BatchRecord, GaussianMixture, ImpulseMixture
+from open_nvib._records import BatchRecord
+from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 
 LOG_RATIO_MAX = 80.0
 """Largest log(σ²/√d): exp of it and its reciprocal are finite in float32. Beyond, a component already returns the query
@@ -148,6 +149,9 @@ class DenoisingAttention(nn.Module):
         self.to_key = nn.Linear(p, heads * self.d, bias=False)
         self.to_value = nn.Linear(p, heads * self.d, bias=False)
         self.to_output = nn.Linear(heads * self.d, query_size, bias=bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
         for linear in (self.to_query, self.to_key, self.to_value, self.to_output):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -210,6 +214,12 @@ class DenoisingAttention(nn.Module):
         projected = isinstance(mixture, (ProjectedImpulses, ProjectedGaussians))
         memory = mixture if projected else self.project(mixture)
         check_floating("DenoisingAttention", "query", query)
+        if memory.keys.shape[1] != self.heads:
+            raise ValueError(
+                f"DenoisingAttention: the memory was projected for {memory.keys.shape[1]} heads, wanted {self.heads}. "
+                f"Project the mixture with the attention that reads it."
+            )
+        check_same_dtype("DenoisingAttention", "query", query, self.to_query.weight)
         batch, size = memory.keys.shape[0], self.to_query.in_features
         if query.ndim != 3 or query.shape[0] != batch or query.shape[2] != size:
             raise ValueError(
@@ -254,10 +264,11 @@ class DenoisingAttention(nn.Module):
         batch, count, queries, _ = q.shape
         scale = self.d**-0.5
         squared = torch.baddbmm(memory.bias.unsqueeze(1), u.square(), memory.r.mT, alpha=0.5 * scale)
-        linear = (u if self.heads == 1 else q).reshape(batch * count, queries, -1)
         keys = memory.keys[:, heads].flatten(0, 1)
-        log_weights = squared.view(batch * count, queries, -1).baddbmm_(linear, keys.mT, alpha=scale)
-        return log_weights.softmax(-1).view(batch, count, queries, -1)
+        n, size = keys.shape[1:]
+        linear = (u if self.heads == 1 else q).reshape(batch * count, queries, size)
+        log_weights = torch.baddbmm(squared.view(batch * count, queries, n), linear, keys.mT, alpha=scale)
+        return log_weights.softmax(-1).view(batch, count, queries, n)
 
     def _latent_queries(self, q: Tensor, heads: slice) -> Tensor:
         """u = q (W^K)ᵀ of some heads, in the space of Z, (batch, count·queries, p)."""

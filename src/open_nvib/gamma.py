@@ -14,7 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from open_nvib._checks import check_choice, check_floating, check_pseudo_counts
-from open_nvib._numeric import at_least_float32, widen
+from open_nvib._numeric import at_least_float32, uniform_like, widen
 
 Method = Literal["paper", "implicit"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -63,7 +63,7 @@ def log_gamma(alpha: Tensor, *, method: str, generator: torch.Generator | None) 
     gone = wide == 0
     safe = torch.where(gone, 1.0, wide)  # masked before 1/α and lgamma see it
     quarter_ulp = torch.finfo(wide.dtype).eps / 4
-    u = torch.rand(wide.shape, dtype=wide.dtype, device=wide.device, generator=generator).clamp(min=quarter_ulp)
+    u = uniform_like(wide, generator).clamp(min=quarter_ulp)
     drawn = paper_log_quantile(safe, u) if method == "paper" else _boosted(safe, u, generator)
     return torch.where(gone, -torch.inf, drawn)
 

@@ -4,8 +4,10 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from open_nvib._checks import check_axes, check_pseudo_counts
+from open_nvib._checks import RELU, can_read, check_axes, check_pseudo_counts
 from open_nvib._numeric import at_least_float32, widen
+
+COUNT = "It is a number of vectors."
 
 
 def gaussian_kl(
@@ -21,6 +23,11 @@ def gaussian_kl(
     posterior and prior are close.
     """
     check_axes("gaussian_kl", mu=(mu, "... n p"), log_sigma=(log_sigma, "... n p"))
+    for name, value in (("prior_mu", prior_mu), ("prior_log_sigma", prior_log_sigma)):
+        if isinstance(value, Tensor) and value.ndim and value.shape != mu.shape[-1:]:
+            raise ValueError(
+                f"gaussian_kl: {name} has shape {tuple(value.shape)}, wanted one number or (p,) = ({mu.shape[-1]},)."
+            )
     prior_log = widen(prior_log_sigma, like=mu)
     shift = (widen(mu) - widen(prior_mu, like=mu)) * (-prior_log).exp()
     twice_s = 2 * (widen(log_sigma) - prior_log)
@@ -39,9 +46,10 @@ def dirichlet_kl(
     component that holds all of the κ₀ vectors.
     """
     where = "dirichlet_kl"
-    alpha0_q = _pseudo_counts(where, "alpha0_q", alpha0_q, positive=True)
-    alpha0_p = _pseudo_counts(where, "alpha0_p", alpha0_p, positive=True)
-    counts = _pseudo_counts(where, "kappa0", kappa0, positive=True)
+    like = next((x for x in (alpha0_q, alpha0_p, kappa0) if isinstance(x, Tensor)), None)
+    alpha0_q = _pseudo_counts(where, "alpha0_q", alpha0_q, like, positive=True)
+    alpha0_p = _pseudo_counts(where, "alpha0_p", alpha0_p, like, positive=True)
+    counts = _pseudo_counts(where, "kappa0", kappa0, like, positive=True, fix=COUNT)
     _check_broadcast(where, alpha0_q=alpha0_q, alpha0_p=alpha0_p, kappa0=counts)
     kl = bounded_dp_kl(alpha0_q.unsqueeze(-1), alpha0_p, counts.unsqueeze(-1))
     return kl.to(at_least_float32(alpha0_q.dtype))
@@ -55,12 +63,14 @@ def dirichlet_kl_exact(
     """L_D of `eq:KLloss`, component i holding κᵢ vectors; its limit where αᵢ = 0. Padding is αᵢ = 0 with κᵢ = 0."""
     where = "dirichlet_kl_exact"
     check_axes(where, alpha=(alpha, "... n"))
-    alpha = _pseudo_counts(where, "alpha", alpha)
-    alpha0_p = _pseudo_counts(where, "alpha0_p", alpha0_p, positive=True)
-    counts = _pseudo_counts(where, "kappa", kappa)
+    check_pseudo_counts(where, "alpha", alpha)
+    alpha0_p = _pseudo_counts(where, "alpha0_p", alpha0_p, alpha, positive=True)
+    counts = _pseudo_counts(where, "kappa", kappa, alpha, fix=COUNT)
     check_pseudo_counts(where, "the sums over the last axis of alpha", alpha.sum(-1), positive=True)
     _check_broadcast(where, alpha=alpha, kappa=counts)
     _check_broadcast(where, alpha0_q=alpha.sum(-1), alpha0_p=alpha0_p)
+    if can_read(alpha) and ((counts == 0) & (alpha > 0)).any():
+        raise ValueError(f"{where}: kappa is 0 where alpha is above 0. A component with a pseudo-count has a vector.")
     return bounded_dp_kl(alpha, alpha0_p, counts).to(at_least_float32(alpha.dtype))
 
 
@@ -81,11 +91,15 @@ def bounded_dp_kl(alpha: Tensor, alpha0_p: Tensor, kappa: Tensor) -> Tensor:
     return whole + (kappa * component).sum(-1)
 
 
-def _pseudo_counts(where: str, name: str, value: Tensor | float, *, positive: bool = False) -> Tensor:
-    tensor = torch.as_tensor(value, dtype=None if isinstance(value, Tensor) else torch.float64)
-    if not tensor.is_floating_point():
-        tensor = tensor.to(torch.float32)
-    check_pseudo_counts(where, name, tensor, positive=positive)
+def _pseudo_counts(
+    where: str, name: str, value: Tensor | float, like: Tensor | None, *, positive: bool = False, fix: str = RELU
+) -> Tensor:
+    """A number in float64, on the device of `like`; a tensor as it is, or floating."""
+    if not isinstance(value, Tensor):
+        tensor = widen(value, like=like)
+    else:
+        tensor = value if value.is_floating_point() else value.to(torch.float32)
+    check_pseudo_counts(where, name, tensor, positive=positive, fix=fix)
     return tensor
 
 

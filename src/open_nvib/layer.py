@@ -8,8 +8,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from open_nvib._checks import can_read, check_choice, check_count, check_floating
+from open_nvib._checks import can_read, check_choice, check_count, check_floating, check_mask, check_same_dtype
 from open_nvib._numeric import at_least_float32
+from open_nvib._records import trusted
 from open_nvib.process import ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
@@ -85,8 +86,13 @@ class NVIB(nn.Module):
 
     @property
     def prior(self) -> ConditionalBDP:
-        return ConditionalBDP(
-            mu=self.prior_mu, log_sigma=self.prior_log_sigma, alpha0_p=self.alpha0_p, delta=self.delta
+        """The conditional prior as it is now; a later `set_delta` does not change it."""
+        return trusted(
+            ConditionalBDP,
+            mu=self.prior_mu,
+            log_sigma=self.prior_log_sigma,
+            alpha0_p=self.alpha0_p,
+            delta=self.delta.clone(),
         )
 
     def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
@@ -102,7 +108,8 @@ class NVIB(nn.Module):
             last = prior.to(tokens.dtype).expand(batch, 1, *tokens.shape[2:])
             return torch.cat([tokens, last], 1)
 
-        return Posterior(
+        return trusted(
+            Posterior,
             alpha=with_prior(alpha.masked_fill(~mask, 0.0), self.alpha0_p),
             mu=with_prior(self.to_mu(hidden).to(dtype), self.prior_mu),
             log_sigma=with_prior(log_sigma, self.prior_log_sigma),
@@ -118,20 +125,20 @@ class NVIB(nn.Module):
                 f"NVIB: hidden has shape {shape}, wanted (batch, n, size) with size = {self.input_size}. "
                 f"Build the layer with input_size of the encoder."
             )
+        check_same_dtype("NVIB", "hidden", hidden, self.to_mu.weight)
         if mask is None:
             return torch.ones(shape[:2], dtype=torch.bool, device=hidden.device)
-        if mask.dtype != torch.bool:
-            raise ValueError(f"NVIB: mask is {mask.dtype}, wanted torch.bool, True = real. Convert it with .bool().")
-        if tuple(mask.shape) != shape[:2]:
-            raise ValueError(
-                f"NVIB: mask has shape {tuple(mask.shape)}, wanted (batch, n) = {shape[:2]} as in hidden {shape}."
-            )
+        check_mask("NVIB", mask, hidden)
         return mask
 
 
 def _number(name: str, value: float, *, positive: bool = False) -> float:
-    if not (value > 0 if positive else value >= 0) or math.isinf(value):
-        raise ValueError(f"NVIB: {name} is {value}, wanted a finite number {'above' if positive else 'of at least'} 0.")
+    wanted = f"a number {'above' if positive else 'of at least'} 0 that float32 can hold"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"NVIB: {name} is {value!r}, wanted {wanted}.")
+    tiny, huge = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
+    if not ((tiny if positive else 0) <= value <= huge):
+        raise ValueError(f"NVIB: {name} is {value}, wanted {wanted}.")
     return float(value)
 
 

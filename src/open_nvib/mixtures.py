@@ -1,70 +1,14 @@
 """What attention reads: a mixture of impulses (a sample) or of Gaussians (a mean)."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, fields
-from typing import Any, TypeVar
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib._checks import can_read, check_axes, check_log_weights
+from open_nvib._checks import can_read, check_axes, check_batch, check_log_weights
 from open_nvib._numeric import log_weight, widen
-
-Record = TypeVar("Record", bound="TensorRecord")
-Batch = TypeVar("Batch", bound="BatchRecord")
-Index = int | slice | list[int] | Tensor
-
-
-class TensorRecord:
-    """A frozen dataclass of tensors and of further such records."""
-
-    def map(self: Record, function: Callable[[Tensor], Tensor]) -> Record:
-        """The record with `function` applied to each tensor, nested ones too."""
-
-        def apply(value: Any) -> Any:
-            return value.map(function) if isinstance(value, TensorRecord) else function(value)
-
-        return trusted(type(self), **{name: apply(value) for name, value in values_of(self).items()})
-
-    def to(self: Record, device: torch.device | str | None = None, *, dtype: torch.dtype | None = None) -> Record:
-        """On another device, or with its floating tensors of another dtype (masks stay boolean)."""
-        return self.map(lambda x: x.to(device=device, dtype=dtype if x.is_floating_point() else x.dtype))
-
-    def detach(self: Record) -> Record:
-        return self.map(Tensor.detach)
-
-
-class BatchRecord(TensorRecord):
-    """A record whose tensors share their first axis, the batch."""
-
-    def map_rows(self: Batch, function: Callable[[Tensor], Tensor]) -> Batch:
-        """The record with `function` applied to its own tensors, which have a batch axis; nested records stay."""
-        own = {name: function(x) if isinstance(x, Tensor) else x for name, x in values_of(self).items()}
-        return trusted(type(self), **own)
-
-    def __len__(self) -> int:
-        return len(next(iter(values_of(self).values())))
-
-    def __getitem__(self: Batch, index: Index) -> Batch:
-        """Rows of the batch, by slice, list, index tensor or mask; a single index keeps the batch axis."""
-        if isinstance(index, int):
-            if not -len(self) <= index < len(self):
-                raise IndexError(f"{type(self).__name__}: index {index} is out of range for a batch of {len(self)}.")
-            index = slice(index, index + 1 or None)
-        return self.map_rows(lambda tensor: tensor[index])
-
-
-def values_of(record: TensorRecord) -> dict[str, Any]:
-    return {field.name: getattr(record, field.name) for field in fields(record)}  # pyright: ignore[reportArgumentType]
-
-
-def trusted(kind: type[Record], **tensors: Any) -> Record:
-    """Build a record whose values are right by construction, without reading them (a read stalls an accelerator)."""
-    record = object.__new__(kind)
-    for name, value in tensors.items():
-        object.__setattr__(record, name, value)
-    return record
+from open_nvib._records import BatchRecord, trusted
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +20,7 @@ class ImpulseMixture(BatchRecord):
 
     def __post_init__(self) -> None:
         check_axes("ImpulseMixture", z=(self.z, "... n p"), log_pi=(self.log_pi, "... n"))
+        check_batch("ImpulseMixture", z=(self.z, 2), log_pi=(self.log_pi, 1))
         check_log_weights("ImpulseMixture", "log_pi", self.log_pi)
 
     def compact(self) -> "ImpulseMixture":
@@ -103,6 +48,7 @@ class GaussianMixture(BatchRecord):
             log_sigma=(self.log_sigma, "... n p"),
             log_alpha=(self.log_alpha, "... n"),
         )
+        check_batch("GaussianMixture", mu=(self.mu, 2), log_sigma=(self.log_sigma, 2), log_alpha=(self.log_alpha, 1))
         check_log_weights("GaussianMixture", "log_alpha", self.log_alpha)
 
     def compact(self) -> "GaussianMixture":
@@ -118,9 +64,19 @@ class GaussianMixture(BatchRecord):
 
     def mix(self, other: "GaussianMixture", weight: float | Float[Tensor, "*batch"]) -> "GaussianMixture":
         """(1 − weight)·self + weight·other, as distributions: all components of both, reweighted."""
+        if not isinstance(other, GaussianMixture) or other.mu.shape[-1] != self.mu.shape[-1] or len(other) != len(self):
+            got = tuple(other.mu.shape) if isinstance(other, GaussianMixture) else type(other).__name__
+            raise ValueError(
+                f"mix: other is {got}, wanted a GaussianMixture with the batch and p of {tuple(self.mu.shape)}. "
+                f"Index or encode so that the texts pair up."
+            )
         share = widen(weight, like=self.mu)
+        if share.ndim and share.shape != self.log_alpha.shape[:-1]:
+            raise ValueError(
+                f"mix: weight has shape {tuple(share.shape)}, wanted a number or {tuple(self.log_alpha.shape[:-1])}."
+            )
         if can_read(share) and not ((share >= 0) & (share <= 1)).all():
-            raise ValueError(f"mix: weight is {weight}, wanted a share between 0 (all self) and 1 (all other).")
+            raise ValueError(f"mix: weight is {weight}, wanted a share from 0 (all self) to 1 (all other).")
         mine = self.log_alpha.log_softmax(-1) + log_weight(1 - share).to(self.log_alpha.dtype).unsqueeze(-1)
         theirs = other.log_alpha.log_softmax(-1) + log_weight(share).to(other.log_alpha.dtype).unsqueeze(-1)
         return trusted(

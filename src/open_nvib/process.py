@@ -1,7 +1,7 @@
 """Dirichlet processes: the bounded and unbounded priors, and the factorised posterior over a text's mixture."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from open_nvib._checks import can_read, check_choice, check_count, check_pseudo_counts
-from open_nvib._numeric import log_weight, widen
+from open_nvib._checks import can_read, check_axes, check_choice, check_count, check_mask, check_pseudo_counts
+from open_nvib._numeric import log_weight, normal_like, widen
+from open_nvib._records import BatchRecord, TensorRecord, trusted, values_of
 from open_nvib.gamma import METHODS, Method, log_dirichlet
 from open_nvib.kl import bounded_dp_kl, gaussian_kl
-from open_nvib.mixtures import BatchRecord, GaussianMixture, ImpulseMixture, TensorRecord, trusted, values_of
+from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 
 KLForm = Literal["expected", "exact"]
 Counts = int | Sequence[int] | Tensor
@@ -26,6 +27,9 @@ class BDP(TensorRecord):
     mu: Float[Tensor, " p"]
     log_sigma: Float[Tensor, " p"]
     alpha0: Float[Tensor, ""]
+
+    def __post_init__(self) -> None:
+        _check_prior("BDP", self.mu, self.log_sigma, alpha0=self.alpha0)
 
     def sample(
         self, kappa0: Counts, *, method: Method = "paper", generator: torch.Generator | None = None
@@ -49,12 +53,15 @@ class UDP(TensorRecord):
     size_weights: Tensor
 
     def __post_init__(self) -> None:
+        _check_prior("UDP", self.mu, self.log_sigma, alpha0=self.alpha0)
         weights = self.size_weights
+        if not isinstance(weights, Tensor):
+            raise TypeError(f"UDP: size_weights is a {type(weights).__name__}, wanted a Tensor. Use torch.bincount.")
         if weights.ndim != 1 or len(weights) < 2:
             raise ValueError(
                 f"UDP: size_weights has shape {tuple(weights.shape)}, wanted (largest size + 1,). Use torch.bincount."
             )
-        check_pseudo_counts("UDP", "size_weights", weights)
+        check_pseudo_counts("UDP", "size_weights", weights, fix="Use torch.bincount of observed sizes.")
         if can_read(weights) and (weights[0] != 0 or not weights.sum() > 0):
             raise ValueError("UDP: size_weights must be 0 at size 0 and above 0 somewhere: a mixture has a vector.")
 
@@ -75,6 +82,11 @@ class ConditionalBDP(TensorRecord):
     log_sigma: Float[Tensor, " p"]
     alpha0_p: Float[Tensor, ""]
     delta: Float[Tensor, ""]
+
+    def __post_init__(self) -> None:
+        _check_prior("ConditionalBDP", self.mu, self.log_sigma, alpha0_p=self.alpha0_p)
+        check_axes("ConditionalBDP", delta=(self.delta, ""))
+        check_pseudo_counts("ConditionalBDP", "delta", self.delta, fix="Δ is what a token is expected to add.")
 
     def alpha0(self, lengths: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """α₀^{p′} = α₀^p + nΔ, in float64."""
@@ -116,6 +128,18 @@ class Posterior(BatchRecord):
     mask: Bool[Tensor, "batch n"]
     prior: ConditionalBDP
 
+    def __post_init__(self) -> None:
+        check_axes(
+            "Posterior",
+            alpha=(self.alpha, "batch n"),
+            mu=(self.mu, "batch n p"),
+            log_sigma=(self.log_sigma, "batch n p"),
+            prior_mu=(self.prior.mu, "p"),
+        )
+        check_mask("Posterior", self.mask, self.alpha)
+        check_pseudo_counts("Posterior", "alpha", self.alpha)
+        check_pseudo_counts("Posterior", "the prior's component of alpha", self.alpha[:, -1], positive=True)
+
     @property
     def alpha0(self) -> Float[Tensor, " batch"]:
         """α₀^q = Σᵢ αᵢ: how much evidence there is in all, the prior's included."""
@@ -145,13 +169,13 @@ class Posterior(BatchRecord):
         log_pi = log_dirichlet(self.alpha, method=method, generator=generator)
         mu, log_sigma = self.mu, self.log_sigma
         if kappa > 1:
-            within = torch.where(self.alpha == 0, 1.0, self.alpha) / kappa
+            within = widen(torch.where(self.alpha == 0, 1.0, self.alpha)) / kappa
             within = within.unsqueeze(-1).expand(*within.shape, kappa)
             log_pi = log_pi.unsqueeze(-1) + log_dirichlet(within, method=method, generator=generator)
             log_pi = log_pi.flatten(-2)
             mu, log_sigma = (x.repeat_interleave(kappa, dim=-2) for x in (mu, log_sigma))
-        noise = torch.randn(mu.shape, dtype=mu.dtype, device=mu.device, generator=generator)
-        return trusted(ImpulseMixture, z=mu + log_sigma.exp() * noise, log_pi=log_pi.to(mu.dtype))
+        z = mu + log_sigma.exp() * normal_like(mu, generator)
+        return trusted(ImpulseMixture, z=z, log_pi=log_pi.to(mu.dtype))
 
     def mean(self) -> GaussianMixture:
         """The mean of the process, its base distribution G₀^q (`eq:inf-posterior`): what to attend to at test time."""
@@ -184,22 +208,29 @@ class Posterior(BatchRecord):
 
         The shape and the alignment with the tokens stay as well; `mean().compact()` then saves the work.
         """
-        if not threshold >= 0:
+        if not isinstance(threshold, (int, float)) or not threshold >= 0:
             raise ValueError(f"prune: threshold is {threshold}, wanted a pseudo-count of at least 0.")
         keep = self.alpha > threshold
         keep = torch.cat([keep[:, :-1], torch.ones_like(keep[:, -1:])], -1)
         kept = torch.where(keep, self.alpha, 0.0)
-        return replace(self, alpha=kept * (self.alpha0 / kept.sum(-1)).unsqueeze(-1))
+        alpha = kept * (self.alpha0 / kept.sum(-1)).unsqueeze(-1)
+        return trusted(Posterior, **(values_of(self) | {"alpha": alpha}))
 
     def mix(self, other: "Posterior", weight: float | Float[Tensor, " batch"]) -> GaussianMixture:
         """(1 − weight)·self.mean() + weight·other.mean(): a point on the path between two texts."""
+        if not isinstance(other, Posterior):
+            raise TypeError(f"mix: other is a {type(other).__name__}, wanted a Posterior. Encode the other text, too.")
         return self.mean().mix(other.mean(), weight)
 
     @staticmethod
     def cat(posteriors: "Sequence[Posterior]") -> "Posterior":
         """One batch of all of them, the shorter ones padded. They must have the same prior."""
+        posteriors = list(posteriors)
         if not posteriors:
             raise ValueError("Posterior.cat: got no posteriors, wanted at least one.")
+        if not all(isinstance(posterior, Posterior) for posterior in posteriors):
+            kinds = ", ".join(sorted({type(posterior).__name__ for posterior in posteriors}))
+            raise TypeError(f"Posterior.cat: got {kinds}, wanted posteriors only.")
         first = posteriors[0].prior
         for other in (posterior.prior for posterior in posteriors[1:]):
             if other is not first and not _same_prior(first, other):
@@ -207,7 +238,8 @@ class Posterior(BatchRecord):
         longest = max(posterior.alpha.shape[-1] for posterior in posteriors)
         padded = [posterior._pad_to(longest) for posterior in posteriors]
         names = ("alpha", "mu", "log_sigma", "mask")
-        return Posterior(**{name: torch.cat([getattr(p, name) for p in padded]) for name in names}, prior=first)
+        joined = {name: torch.cat([getattr(posterior, name) for posterior in padded]) for name in names}
+        return trusted(Posterior, **joined, prior=first)
 
     def _pad_to(self, size: int) -> "Posterior":
         """Padding goes between the tokens and the prior's component, which stays last."""
@@ -218,6 +250,12 @@ class Posterior(BatchRecord):
             return torch.cat([F.pad(x[:, :-1], axes), x[:, -1:]], 1)
 
         return self.map_rows(pad) if extra else self
+
+
+def _check_prior(where: str, mu: Tensor, log_sigma: Tensor, **alpha0: Tensor) -> None:
+    for name, value in alpha0.items():
+        check_axes(where, mu=(mu, "p"), log_sigma=(log_sigma, "p"), **{name: (value, "")})
+        check_pseudo_counts(where, name, value, positive=True, fix="The paper's concentration is 1.")
 
 
 def _same_prior(a: ConditionalBDP, b: ConditionalBDP) -> bool:
@@ -235,9 +273,8 @@ def _sample_bounded(
     real = torch.arange(largest, device=kappa0.device) < kappa0.unsqueeze(-1)  # (batch, largest)
     alpha = torch.where(real, (widen(alpha0) / kappa0).unsqueeze(-1), 0.0)
     log_pi = log_dirichlet(alpha, method=method, generator=generator)
-    mu = base.mu
-    noise = torch.randn(*real.shape, len(mu), dtype=mu.dtype, device=mu.device, generator=generator)
-    z = torch.where(real.unsqueeze(-1), mu + base.log_sigma.exp() * noise, 0.0)
+    mu = base.mu.expand(*real.shape, -1)
+    z = torch.where(real.unsqueeze(-1), mu + base.log_sigma.exp() * normal_like(mu, generator), 0.0)
     return trusted(ImpulseMixture, z=z, log_pi=log_pi.to(mu.dtype))
 
 
@@ -251,4 +288,4 @@ def _counts(where: str, name: str, value: Counts, like: Tensor, *, at_least: int
         )
     if can_read(counts) and counts.min() < at_least:
         raise ValueError(f"{where}: {name} has {int(counts.min())}, wanted at least {at_least} everywhere.")
-    return counts
+    return counts.long()
