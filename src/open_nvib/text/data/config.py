@@ -93,6 +93,6 @@ def _check_partition(name: str, bounds: Sequence[int]) -> None:
         )
     if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1]:
         raise InputError(
-            f"prepare: the bounds of partition {name!r} are {list(bounds)}, wanted [smallest, largest] number of tokens "
-            f"with 1 <= smallest <= largest, such as [5, 20]."
+            f"prepare: the bounds of partition {name!r} are {list(bounds)}, wanted [smallest, largest] number of "
+            f"tokens with 1 <= smallest <= largest, such as [5, 20]."
         )

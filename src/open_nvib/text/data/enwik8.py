@@ -64,9 +64,7 @@ def download(into: Path) -> Path:
     archives = list(into.glob("*.tar.gz"))
     if done.returncode != 0 or len(archives) != 1:
         lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reasons = (
-            [line for line in lines if "error" in line.lower() or "No module" in line] or lines or ["no reason given"]
-        )
+        reasons = [line for line in lines if "ERROR" in line or "No module" in line] or lines or ["no reason given"]
         raise InputError(
             f"enwik8: pip could not download {REQUIREMENT}, which carries it ({reasons[-1]}). "
             f"Look at the network and at pip's index. {BY_HAND}"

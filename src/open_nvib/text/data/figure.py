@@ -28,9 +28,11 @@ def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
     for index, (name, (low, high)) in enumerate(config["partitions"].items()):
         inside = (tokens >= low) & (tokens <= high)
         share = prepared.counts["partitions"][name]["available"] / total
-        look = {"color": _COLOURS[index % len(_COLOURS)], "hatch": _HATCHES[index % len(_HATCHES)]}
         label = f"{name}, {low}–{high} tokens: {share:.1%}"
-        axes.bar(tokens[inside], shares[inside], width=1, edgecolor="white", linewidth=0, label=label, **look)
+        colour, hatch = _COLOURS[index % len(_COLOURS)], _HATCHES[index % len(_HATCHES)]
+        bars = axes.bar(tokens[inside], shares[inside], width=1, color=colour, label=label)
+        for bar in bars:
+            bar.set(hatch=hatch, edgecolor="white", linewidth=0)
     together = prepared.counts["in_bounds"] / total
     axes.set(xlabel="tokens in a sentence", ylabel="share of all sentences (%)", xlim=(0, last))
     axes.set_title(f"{prepared.recipe['source']['source']}: {total:,} sentences, {together:.2%} in use", fontsize=10)

@@ -9,7 +9,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import IO, Literal
+from typing import Literal
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -28,10 +28,7 @@ KINDS: dict[str, Kind] = {
     ".raw": "wikitext",
     ".xml": "mediawiki",
 }
-_OPENERS: dict[str, Callable[[Path], IO[bytes]]] = {
-    ".gz": lambda path: gzip.open(path, "rb"),
-    ".bz2": lambda path: bz2.open(path, "rb"),
-}
+_OPENERS: dict[str, type[gzip.GzipFile] | type[bz2.BZ2File]] = {".gz": gzip.GzipFile, ".bz2": bz2.BZ2File}
 _UNREADABLE = (OSError, EOFError, zlib.error)
 _CHUNK = 1 << 20
 _LONGEST_FIELD = 1 << 30  # the csv module's own limit of 131,072 characters is less than a long article
@@ -85,7 +82,8 @@ def texts(path: Path, *, column: str, sentences: bool) -> Iterator[str]:
 def chunks(path: Path) -> Iterator[bytes]:
     """The bytes of a file, unpacked where its ending says that it is packed."""
     try:
-        with _OPENERS.get(path.suffix.lower(), lambda path: path.open("rb"))(path) as stream:
+        opener = _OPENERS.get(path.suffix.lower())
+        with opener(path, "rb") if opener else path.open("rb") as stream:
             while chunk := stream.read(_CHUNK):
                 yield chunk
     except _UNREADABLE as error:

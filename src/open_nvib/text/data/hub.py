@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import datasets
+from datasets.exceptions import DatasetsError
 
 from open_nvib.errors import InputError
 from open_nvib.text.data.files import missing_column
@@ -28,13 +29,13 @@ def texts(dataset: str, *, config: str | None, split: str, revision: str | None,
 
 def load(dataset: str, *, config: str | None, split: str, revision: str | None) -> datasets.Dataset:
     try:
-        return datasets.load_dataset(dataset, config, split=split, revision=revision)
+        return datasets.load_dataset(dataset, name=config, split=split, revision=revision)
     except ConnectionError as error:
         raise InputError(
-            f"{dataset}: there is no such file here, and the Hugging Face hub cannot be reached to look for a dataset of "
-            f"this name. Look at the network, or give the path of a local file or folder."
+            f"{dataset}: there is no such file here, and the Hugging Face hub cannot be reached to look for a dataset "
+            f"of this name. Look at the network, or give the path of a local file or folder."
         ) from error
-    except (datasets.exceptions.DatasetsError, OSError, ValueError, RuntimeError) as error:
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
         # An unknown id, configuration, split or revision, or a dataset that only its own code can read.
         raise InputError(f"hub dataset {dataset!r}: {first_line(error)}") from error
 

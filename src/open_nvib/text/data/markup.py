@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator
 from xml.etree.ElementTree import Element, ParseError, XMLPullParser
 
 import mwparserfromhell
-from mwparserfromhell.nodes import ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
+from mwparserfromhell.nodes import Comment, ExternalLink, Heading, HTMLEntity, Tag, Text, Wikilink
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
@@ -19,6 +19,7 @@ from open_nvib.errors import InputError
 
 HOLE = "\ufffc"  # Unicode's own placeholder for an object that is not text
 _LIST_ITEM = "\ufff9"  # marks a line as part of a list; never leaves this module
+_TEMPLATE = "\ufffa"  # a dropped template, which is a footnote or a hole; never leaves this module
 
 _REDIRECT = re.compile(r"\s*#\s*redirect", re.IGNORECASE)
 _OTHER_NAMESPACE = re.compile(
@@ -34,7 +35,7 @@ _SILENT_TAGS |= {"pre", "source", "syntaxhighlight", "noinclude", "includeonly",
 _HOLE_TAGS = {"math", "code", "tt", "hiero", "chem", "score"}
 
 _STYLE_QUOTES = re.compile(r"'{2,}")
-_FOOTNOTE_MARK = re.compile(rf"(?<=[^\s({HOLE}]){HOLE}+")
+_FOOTNOTES = re.compile(rf"(?<=[^\s({HOLE}{_TEMPLATE}]){_TEMPLATE}+")
 _HOLE_IN_BRACKETS = re.compile(rf"\s*\([^()]*{HOLE}[^()]*\)")
 _EMPTY_BRACKETS = re.compile(r"\s*(?:\([\s,;:–-]*\)|\[[\s,;:–-]*\])")
 _AFTER_BRACKET = re.compile(r"(?<=[(\[])[\s,;:]+")
@@ -52,7 +53,8 @@ def articles(chunks: Iterable[bytes], where: str) -> Iterator[str]:
     for chunk in chunks:
         try:
             parser.feed(chunk)
-            for _, element in parser.read_events():
+            for event in parser.read_events():
+                element = event[-1]
                 assert isinstance(element, Element)
                 if _local(element) == "page":
                     root_seen = True
@@ -106,7 +108,7 @@ def _render_node(node: object) -> str:
         if node.title is not None:
             return _render(node.title)
         return "" if node.brackets else HOLE
-    return "" if type(node).__name__ == "Comment" else HOLE  # templates and their arguments
+    return "" if isinstance(node, Comment) else _TEMPLATE
 
 
 def _render_link(link: Wikilink) -> str:
@@ -142,7 +144,8 @@ def _is_prose(line: str) -> bool:
 def _tidy(line: str) -> str:
     """Undo the traces that dropped parts leave: empty brackets, spaces before commas."""
     line = html.unescape(_STYLE_QUOTES.sub("", line))
-    line = _MAGIC_WORD.sub("", line).strip().lstrip(HOLE)
-    line = _HOLE_IN_BRACKETS.sub("", _FOOTNOTE_MARK.sub("", line))
+    line = _MAGIC_WORD.sub("", line).strip().lstrip(_TEMPLATE)
+    line = _FOOTNOTES.sub("", line).replace(_TEMPLATE, HOLE)
+    line = _HOLE_IN_BRACKETS.sub("", line)
     line = _AFTER_BRACKET.sub("", _EMPTY_BRACKETS.sub("", line))
     return _SPACE_BEFORE.sub("", line).strip()

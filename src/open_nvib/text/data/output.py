@@ -20,7 +20,8 @@ def check_is_ours(output: Path) -> None:
         return
     if output.exists() or output.is_symlink():
         raise InputError(
-            f"{output}: exists and is not prepared data, so it is left alone. Give another --output, or remove it first."
+            f"{output}: exists and is not prepared data, so it is left alone. "
+            f"Give another --output, or remove it first."
         )
 
 

@@ -111,7 +111,7 @@ def _check_not_empty(name: str, config: PrepareConfig, encoded: Encoded, sizes: 
     lengths = encoded.lengths
     if not all(sizes):
         raise InputError(
-            f"{config.source}: partition {name!r} ({low}-{high} tokens) has {sizes[0]} training, {sizes[1]} validation and "
-            f"{sizes[2]} test sentences, wanted some in each. The {len(lengths):,} sentences have {lengths.min()} to "
-            f"{lengths.max()} tokens: give more text, or other --partitions."
+            f"{config.source}: partition {name!r} ({low}-{high} tokens) has {sizes[0]} training, {sizes[1]} validation "
+            f"and {sizes[2]} test sentences, wanted some in each. The {len(lengths):,} sentences have {lengths.min()} "
+            f"to {lengths.max()} tokens: give more text, or other --partitions."
         )

@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-import sentencex
+from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
 
 from open_nvib.text.data.markup import HOLE
 from open_nvib.text.data.wikitext import UNKNOWN
@@ -36,7 +36,7 @@ def split(paragraph: str, language: str) -> list[str]:
     if not text:
         return []
     try:
-        pieces = sentencex.segment(language, text)
+        pieces = segment(language, text)
     except BaseException as error:
         # A panic in the Rust library is no Exception, and its class cannot be imported.
         if type(error).__name__ != "PanicException":

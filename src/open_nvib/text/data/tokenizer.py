@@ -1,17 +1,19 @@
 """Tokenizers: BERT's from a vocabulary file, any other that transformers can load, or a WordPiece trained here.
 
-All of them come out with pad, unknown, begin and end tokens. BERT has no begin and end of its own: [CLS] and [SEP] serve.
+All of them come out with pad, unknown, begin and end tokens. BERT has no begin and end of its own: [CLS] and
+[SEP] serve.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Int
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from open_nvib.errors import InputError
@@ -65,23 +67,19 @@ def _read_vocab(path: Path) -> dict[str, int]:
     missing = [token for token in SPECIAL_TOKENS if token not in entries]
     if missing:
         raise InputError(
-            f"{path}: no {', '.join(missing)} among its {len(entries)} lines, wanted BERT's vocab.txt: one entry a line, "
-            f"special tokens included."
+            f"{path}: no {', '.join(missing)} among its {len(entries)} lines, wanted BERT's vocab.txt: one entry a "
+            f"line, special tokens included."
         )
     return {entry: index for index, entry in enumerate(entries)}
 
 
 def with_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Give it the begin, end and pad tokens that it lacks: [CLS] and [SEP] where it has them, else new entries."""
-    wanted: dict[str, str] = {}
-    if tokenizer.bos_token is None:
-        wanted["bos_token"] = tokenizer.cls_token or "[CLS]"
-    if tokenizer.eos_token is None:
-        wanted["eos_token"] = tokenizer.sep_token or "[SEP]"
-    if tokenizer.unk_token is None:
-        wanted["unk_token"] = "[UNK]"
-    others = {tokenizer.bos_token, tokenizer.eos_token, tokenizer.unk_token, *wanted.values()}
-    if tokenizer.pad_token is None or tokenizer.pad_token in others:
+    has = tokenizer.special_tokens_map
+    wanted = {"bos_token": has.get("cls_token", "[CLS]"), "eos_token": has.get("sep_token", "[SEP]")}
+    wanted = {name: str(token) for name, token in {**wanted, "unk_token": "[UNK]"}.items() if name not in has}
+    others = {str(token) for name, token in {**has, **wanted}.items() if name != "pad_token"}
+    if has.get("pad_token") is None or str(has["pad_token"]) in others:
         wanted["pad_token"] = "[PAD]"  # a pad that is also the end would hide the end from the loss
     if wanted:
         tokenizer.add_special_tokens(wanted)  # pyright: ignore[reportArgumentType]
@@ -136,16 +134,48 @@ class Batch:
 
 def encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> Iterator[Batch]:
     """Ids of the sentences without special tokens, batch after batch. Fast tokenizers use all cores."""
-    backend = tokenizer.backend_tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+    encode_batch = _word_by_word(tokenizer) if _is_bert(tokenizer) else partial(_sentence_by_sentence, tokenizer)
     for start in range(0, len(sentences), _BATCH):
-        batch = list(sentences[start : start + _BATCH])
-        if backend is not None:
-            rows = [encoding.ids for encoding in backend.encode_batch_fast(batch, add_special_tokens=False)]
-        else:
-            rows = list(tokenizer(batch, add_special_tokens=False)["input_ids"])  # pyright: ignore
+        rows = encode_batch(list(sentences[start : start + _BATCH]))
         lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
         ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths.sum()))
         yield Batch(ids, lengths)
+
+
+def _sentence_by_sentence(tokenizer: PreTrainedTokenizerBase, batch: list[str]) -> list[list[int]]:
+    if isinstance(tokenizer, PreTrainedTokenizerFast):
+        encodings = tokenizer.backend_tokenizer.encode_batch_fast(batch, add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+    return list(tokenizer(batch, add_special_tokens=False)["input_ids"])  # pyright: ignore[reportArgumentType]
+
+
+def _is_bert(tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Whether spaces part the text before all else, so that no word has a say in the ids of another."""
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return False
+    backend = tokenizer.backend_tokenizer
+    return (
+        isinstance(backend.normalizer, normalizers.BertNormalizer)
+        and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
+        and not any(" " in token.content or token.lstrip or token.rstrip for token in _added(tokenizer))
+    )
+
+
+def _added(tokenizer: PreTrainedTokenizerFast) -> Iterable[AddedToken]:
+    return tokenizer.added_tokens_decoder.values()
+
+
+def _word_by_word(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
+    """The same ids several times faster: every distinct word is tokenised once, and looked up from then on."""
+    known: dict[str, list[int]] = {}
+
+    def encode_batch(batch: list[str]) -> list[list[int]]:
+        split = [sentence.split(" ") for sentence in batch]
+        new = list(dict.fromkeys(word for words in split for word in words if word not in known))
+        known.update(zip(new, _sentence_by_sentence(tokenizer, new), strict=True))
+        return [list(chain.from_iterable(map(known.__getitem__, words))) for words in split]
+
+    return encode_batch
 
 
 def unknown_as(tokenizer: PreTrainedTokenizerBase) -> str:
@@ -156,4 +186,4 @@ def unknown_as(tokenizer: PreTrainedTokenizerBase) -> str:
 
 def forbidden_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
     """Ids that no sentence may have within it: a text that spells out [SEP] would end in its middle."""
-    return set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    return {index for index in tokenizer.all_special_ids if index != tokenizer.unk_token_id}

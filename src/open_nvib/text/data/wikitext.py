@@ -10,7 +10,7 @@ _CLITIC = re.compile(r" ' ?(s|t|m|d|re|ve|ll)\b(?! ')", re.IGNORECASE)
 _BEFORE = re.compile(r" (?=[,.;:!?%)\]}°](?:\s|$)|\.\.\.(?:\s|$)|…)")
 _AFTER = re.compile(r"(?<=[\s(\[][(\[{$£€₹#]) ")
 _DOUBLE_QUOTED = re.compile(r'" ([^"]*?) "')
-_SINGLE_QUOTED = re.compile(r"(?<=\s)' ([^']*?) '(?=[\s,.;:!?)]|$)")
+_SINGLE_QUOTED = re.compile(r"(?<=[\s(\[])' ([^']*?) '(?=[\s,.;:!?)]|$)")
 _CURLY_QUOTED = re.compile(r"([“‘]) ([^“”‘’]*?) ([”’])")
 
 
@@ -26,8 +26,7 @@ def untokenise(line: str) -> str:
     """
     text = _INSIDE_WORD.sub(r"\1", f" {line.strip()} ")
     text = _CLITIC.sub(r"'\1", text)
+    text = _AFTER.sub("", _BEFORE.sub("", text))
     text = _DOUBLE_QUOTED.sub(r'"\1"', text)
     text = _SINGLE_QUOTED.sub(r"'\1'", text)
-    text = _CURLY_QUOTED.sub(r"\1\2\3", text)
-    text = _AFTER.sub("", _BEFORE.sub("", text))
-    return text.strip()
+    return _CURLY_QUOTED.sub(r"\1\2\3", text).strip()
