@@ -21,6 +21,11 @@ def test_split_knows_abbreviations():
     ]
 
 
+def test_split_takes_text_on_which_sentencex_itself_panics():
+    for text in ('[].;\u2003\u2003D\u2003."r1,中\n.', "\xa0\t\t[।\u2003\xa0。:”D]।’ D\xa0."):
+        assert "".join(split(text, "en")).replace(" ", "") == normalise(text).replace(" ", "")
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.text(alphabet=st.sampled_from("aB .!?…\"'()“”’\u00a0\u2003\u3000\n\t\u200b é中\U0001f600。।1,")))
 def test_split_never_panics_and_loses_no_letter(text):

@@ -52,7 +52,7 @@ def is_residue(sentence: str) -> bool:
     """
     text = sentence.replace(UNKNOWN, "X") if UNKNOWN in sentence else sentence
     start = text.lstrip(_OPENING)[:1]
-    good_start = start.isdigit() or (start.isalpha() and not start.islower())
+    good_start = start.isdecimal() or (start.isalpha() and not start.islower())
     return not (good_start and text.rstrip(_CLOSING).endswith(_FINAL)) or _MARKUP.search(text) is not None
 
 

@@ -26,6 +26,9 @@ TRAINED = "train"
 # How many of the entries of a trained vocabulary may be single characters. Without a bound, the Chinese and Arabic
 # letters that occur once or twice in an English corpus would take the place of thousands of words.
 _ALPHABET_SHARE = 1 / 40
+# How many sentences a tokenizer is trained on, evenly spread over the training split: more take minutes and move a few
+# rare entries.
+_MOST_SENTENCES = 250_000
 _PREFIX = "##"
 _BATCH = 10_000
 
@@ -93,6 +96,8 @@ def train(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreT
     The trainer numbers the inner letters (##a, ##b, …) in the order of a hash map, which differs from run to run, and
     breaks ties between merges by these numbers. Listing them beforehand, as if they were special, fixes both.
     """
+    if len(sentences) > _MOST_SENTENCES:
+        sentences = [sentences[index] for index in np.linspace(0, len(sentences) - 1, _MOST_SENTENCES, dtype=int)]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.normalizer = normalizer  # pyright: ignore[reportAttributeAccessIssue]
