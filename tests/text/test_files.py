@@ -1,0 +1,114 @@
+import bz2
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from open_nvib.errors import InputError
+from open_nvib.text.data import files, hub
+
+TEXTS = ["First, with a comma.", 'Second with "quotes" and an é.', "Third\nover two lines."]
+
+
+def read(path, column="text", sentences=False):
+    return list(files.texts(path, column=column, sentences=sentences))
+
+
+def test_rows_of_jsonl_csv_and_parquet_are_their_column(tmp_path):
+    rows = "\n".join(json.dumps({"id": n, "text": text}) for n, text in enumerate(TEXTS))
+    (tmp_path / "a.jsonl").write_text(rows + "\n\n")
+    quoted = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
+    (tmp_path / "b.csv").write_text("id,text\n" + "".join(f"{n},{text}\n" for n, text in enumerate(quoted)))
+    pq.write_table(pa.table({"id": [0, 1, 2], "text": TEXTS}), tmp_path / "c.parquet")
+    for name in ("a.jsonl", "b.csv", "c.parquet"):
+        assert read(tmp_path / name) == TEXTS
+        with pytest.raises(InputError, match=r"no column 'body', there is id, text"):
+            read(tmp_path / name, column="body")
+    for name in ("a.jsonl", "c.parquet"):
+        with pytest.raises(InputError, match="holds int, wanted text"):
+            read(tmp_path / name, column="id")
+
+
+def test_packed_files_are_the_same_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
+    (tmp_path / "a.txt.bz2").write_bytes(bz2.compress((tmp_path / "a.txt").read_bytes()))
+    for name in ("a.txt", "a.txt.gz", "a.txt.bz2"):
+        assert read(tmp_path / name, sentences=True) == ["One.", "Two."]
+
+
+def test_wrapped_lines_are_joined_and_others_are_not():
+    wrapped = [
+        "It was the best of times, it was",
+        "the worst of times, it was the",
+        "age of wisdom.",
+        "",
+        "It was",
+        "so.",
+    ]
+    assert list(files.paragraphs(wrapped)) == [" ".join(wrapped[:3]), " ".join(wrapped[4:])]
+    lines = ["One sentence a line.", "Another sentence.", "", "A third one!"]
+    assert list(files.paragraphs(lines)) == lines
+
+
+def test_a_folder_gives_its_known_files_sorted(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("b.txt", "a.jsonl", "sub/c.csv.gz", "notes.pdf", ".hidden.txt"):
+        (tmp_path / name).write_text("x")
+    assert [path.name for path in files.find(tmp_path)] == ["a.jsonl", "b.txt", "c.csv.gz"]
+
+
+def test_the_kind_of_a_file_without_ending_is_seen_in_its_first_bytes(tmp_path):
+    (tmp_path / "enwik8").write_bytes(b'<mediawiki xmlns="x">')
+    (tmp_path / "README").write_bytes(b"Text.")
+    assert files.kind(tmp_path / "enwik8") == "mediawiki"
+    assert files.kind(tmp_path / "README") == "text"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", "empty"),
+        ("a.txt", b"good\n\xff\xfe\x00", r"line 2 is not UTF-8 text \(byte 0xff\)"),
+        ("a.txt", b"zero\0byte", "binary"),
+        ("a.txt.gz", b"this is not gzip", "cannot be read"),
+        ("a.txt.gz", gzip.compress(b"x" * 10_000, mtime=0)[:-12], "cannot be read"),
+        ("a.jsonl", b'{"text": "x"}\n{"text"', "line 2 is not JSON"),
+        ("a.jsonl", b"[1]", "wanted an object"),
+        ("a.parquet", b"PAR1 not at all", "Parquet"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_an_empty_folder_are_input_errors(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        files.find(tmp_path / "absent.txt")
+    with pytest.raises(InputError, match="no file to read"):
+        files.find(tmp_path)
+
+
+def hub_texts(dataset, column="text", split="train", config=None):
+    return list(hub.texts(str(dataset), config=config, split=split, revision=None, column=column))
+
+
+def test_hub_datasets_are_read_by_column(tmp_path, monkeypatch):
+    """The folder of a dataset is loaded by the very code that loads one from the hub."""
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": [0, 1, 2], "text": [TEXTS[0], None, TEXTS[2]]}), folder / "train.parquet")
+    assert hub_texts(folder) == [TEXTS[0], "", TEXTS[2]]
+    for wrong, message in (
+        ({"column": "body"}, "there is id, text"),
+        ({"column": "id"}, "wanted text"),
+        ({"split": "dev"}, "dev"),
+    ):
+        with pytest.raises(InputError, match=message):
+            hub_texts(folder, **wrong)

@@ -1,0 +1,270 @@
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from transformers import AutoTokenizer
+
+from open_nvib.errors import InputError
+from open_nvib.text.data import PrepareConfig, draw_lengths, load_prepared, prepare
+from open_nvib.text.data.sources import open_source
+
+BOUNDS = {"few": [5, 14], "many": [15, 40]}
+
+
+@pytest.fixture
+def config(corpus, tmp_path):
+    def make(**changes):
+        given = {"source": str(corpus), "output": str(tmp_path / "data"), "layout": "sentences", "partitions": BOUNDS}
+        return PrepareConfig(**{**given, "vocab_size": 300, "workers": 2, **changes})
+
+    return make
+
+
+def everything(prepared):
+    splits = ("train", "validation", "test")
+    return {(name, split): prepared.split(name, split)[:] for name in prepared.partitions for split in splits}
+
+
+def test_prepared_data_holds_every_sentence_once_within_bounds(config, sentences):
+    prepared = prepare(config())
+    assert prepared.partitions == ["few", "many"]
+    tokenizer = prepared.tokenizer
+    seen = []
+    for (name, split), rows in everything(prepared).items():
+        low, high = BOUNDS[name]
+        assert all(low <= len(ids) <= high for ids in rows["input_ids"])
+        assert rows["input_ids"] == tokenizer(rows["text"], add_special_tokens=False)["input_ids"]
+        assert len(rows["text"]) == prepared.counts["partitions"][name][split]
+        seen += rows["text"]
+    assert len(seen) == len(set(seen))
+    lengths = [len(ids) for ids in tokenizer(sentences, add_special_tokens=False)["input_ids"]]
+    assert sorted(seen) == sorted(text for text, n in zip(sentences, lengths, strict=True) if 5 <= n <= 40)
+    assert np.array_equal(prepared.lengths, np.bincount(lengths))
+
+
+def test_histogram_is_of_the_training_sentences(config):
+    prepared = prepare(config())
+    lengths = [len(ids) for ids in prepared.split("few", "train")["input_ids"]]
+    assert np.array_equal(prepared.length_histogram("few"), np.bincount(lengths))
+
+
+def test_the_tokenizer_has_seen_the_training_split_only(config, sentences, tmp_path):
+    """A letter that occurs in the held-out sentences alone is unknown to it."""
+    before = prepare(config())
+    held_out = before.split("few", "test")["text"][0]
+    marked = [text.replace(".", " ж.") if text == held_out else text for text in sentences]
+    (tmp_path / "marked.txt").write_text("\n".join(marked))
+    after = prepare(config(source=str(tmp_path / "marked.txt"), output=str(tmp_path / "marked")))
+    assert after.tokenizer.get_vocab() == before.tokenizer.get_vocab()
+    assert "ж" not in after.tokenizer.get_vocab()
+
+
+def test_a_sample_has_the_size_and_the_ratios_asked_for(config):
+    counts = prepare(config(per_partition=100)).counts["partitions"]
+    assert all((part["train"], part["validation"], part["test"]) == (81, 9, 10) for part in counts.values())
+
+
+def test_the_result_depends_on_the_seed_and_not_on_the_workers(config, tmp_path, sentences):
+    running = tmp_path / "running.txt"
+    running.write_text("\n".join(" ".join(sentences[n : n + 7]) for n in range(0, 1200, 7)) * 5)
+    made = {}
+    for name, changes in {"one": {"workers": 1}, "three": {"workers": 3}, "seed": {"seed": 1}}.items():
+        changes = {"source": str(running), "layout": "running", "output": str(tmp_path / name), **changes}
+        made[name] = prepare(config(**changes))
+    assert made["one"].counts["kept"] == 1200
+    assert made["one"].counts["duplicates"] == 4800
+    assert made["one"].recipe == made["three"].recipe
+    assert everything(made["one"]) == everything(made["three"])
+    assert everything(made["one"]) != everything(made["seed"])
+
+
+def test_the_same_recipe_is_instant_and_another_is_refused_unless_overwritten(config):
+    prepare(config())
+    record = Path(config().output) / "recipe.json"
+    stamp = record.stat().st_mtime_ns
+    started = time.perf_counter()
+    prepare(config(workers=1))
+    assert time.perf_counter() - started < 1
+    assert record.stat().st_mtime_ns == stamp
+    with pytest.raises(InputError, match=r"seed was 0, now 5.*--overwrite"):
+        prepare(config(seed=5))
+    assert record.stat().st_mtime_ns == stamp
+    assert prepare(config(seed=5), overwrite=True).recipe["config"]["seed"] == 5
+    assert load_prepared(config().output).recipe["config"]["seed"] == 5
+
+
+def test_changed_text_is_another_recipe(config, corpus):
+    prepare(config())
+    corpus.write_text(corpus.read_text() + "One more sentence is here now.\n")
+    with pytest.raises(InputError, match="files"):
+        prepare(config())
+
+
+def test_prepared_data_can_move(config, tmp_path):
+    prepared = prepare(config())
+    text = (prepared.path / "recipe.json").read_text()
+    assert str(tmp_path) not in text
+    moved = prepared.path.rename(tmp_path / "elsewhere")
+    assert everything(load_prepared(moved))
+    assert AutoTokenizer.from_pretrained(moved / "tokenizer").eos_token == "[SEP]"
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_what_is_not_prepared_data_is_never_touched(config, tmp_path, overwrite):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "thesis.tex").write_text("years of work")
+    with pytest.raises(InputError, match="not prepared data"):
+        prepare(config(), overwrite=overwrite)
+    with pytest.raises(InputError, match="not prepared data"):
+        prepare(config(output=str(tmp_path / "data" / "thesis.tex")), overwrite=overwrite)
+    assert (tmp_path / "data" / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_failure_leaves_nothing_behind(config, tmp_path):
+    before = sorted(tmp_path.iterdir())
+    with pytest.raises(InputError, match="tokens"):
+        prepare(config(partitions={"huge": [500, 600]}))
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_a_killed_run_leaves_no_output_and_the_next_one_cleans_up(config, tmp_path, sentences):
+    large = tmp_path / "large.txt"
+    large.write_text("\n".join(sentences) * 300)
+    script = (
+        "import sys\n"
+        "from open_nvib.text.data import PrepareConfig, prepare\n"
+        "prepare(PrepareConfig(source=sys.argv[1], output=sys.argv[2], workers=1))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", script, str(large), config().output])
+    deadline = time.monotonic() + 60
+    while not (partial := list(tmp_path.glob(".data.partial-*"))) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait() == -signal.SIGKILL
+    assert partial
+    assert not Path(config().output).exists()
+    prepare(config())
+    assert not list(tmp_path.glob(".data.*"))
+
+
+@pytest.mark.parametrize(
+    ("content", "changes", "message"),
+    [
+        (b"", {}, "empty"),
+        (b"\n \n", {}, "blank"),
+        (b"\x89PNG\r\n\x1a\n\xff\x00", {}, "UTF-8"),
+        (b"no capital here\nnor here\n" * 9, {}, "--drop_residue false"),
+        (b"Too short.\n", {}, "wanted some in each"),
+        (b"<mediawiki><page><title>A</title><text>It is.</text></page></mediawiki>", {}, "--layout"),
+    ],
+)
+def test_bad_text_is_one_clear_line(config, tmp_path, content, changes, message):
+    bad = tmp_path / ("bad.xml" if b"mediawiki" in content else "bad.txt")
+    bad.write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        prepare(config(source=str(bad), **changes))
+    assert "\n" not in str(caught.value)
+    assert not Path(config().output).exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"partitions": {}}, "no partitions"),
+        ({"partitions": {"a": [20, 5]}}, "smallest <= largest"),
+        ({"partitions": {"a": [0, 5]}}, "smallest <= largest"),
+        ({"partitions": {"a": [5]}}, "smallest, largest"),
+        ({"partitions": {"../a": [5, 9]}}, "names a folder"),
+        ({"partitions": {"tokenizer": [5, 9]}}, "names a folder"),
+        ({"per_partition": 0}, "per_partition is 0"),
+        ({"vocab_size": 7}, "vocab_size is 7"),
+        ({"source": ""}, "source is empty"),
+    ],
+)
+def test_bad_settings_are_refused_at_once(changes, message):
+    with pytest.raises(InputError, match=message):
+        PrepareConfig(**changes)
+
+
+def test_a_missing_file_is_not_looked_for_on_the_hub(config):
+    for missing in ("nowhere/corpus.txt", "corpus.jsonl.gz", "./nowhere", "/nowhere/at/all"):
+        with pytest.raises(InputError, match="no such file or folder"):
+            prepare(config(source=missing))
+
+
+def test_an_unreachable_hub_is_one_clear_line(config, tmp_path):
+    """In a process of its own, since the libraries read HF_HUB_OFFLINE when they are imported."""
+    script = (
+        "import sys\n"
+        "from open_nvib.errors import InputError\n"
+        "from open_nvib.text.data import PrepareConfig, prepare\n"
+        "for changes in ({'source': 'someone/some-dataset'}, {'source': 'wikitext-2'}, "
+        "{'source': sys.argv[2], 'tokenizer': 'bert-base-uncased'}):\n"
+        "    try:\n"
+        "        prepare(PrepareConfig(output=sys.argv[1], **changes))\n"
+        "    except InputError as error:\n"
+        "        print(error)\n"
+    )
+    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
+    command = [sys.executable, "-c", script, config().output, config().source]
+    lines = subprocess.run(command, env=offline, capture_output=True, text=True, check=True).stdout.splitlines()
+    assert len(lines) == 3
+    assert all("local file" in line for line in lines[:2])
+    assert "bert-base-uncased" in lines[2]
+    assert "vocab.txt" in lines[2]
+
+
+def test_wikitext_unknown_words_become_the_tokenizers(config, tmp_path, sentences):
+    folder = tmp_path / "wikitext"
+    folder.mkdir()
+    lines = [text.replace("river", "<unk>").replace(".", " .").replace(",", " ,") for text in sentences]
+    (folder / "wiki.train.tokens").write_text(" = Title = \n" + "\n".join(lines))
+    prepared = prepare(config(source=str(folder), layout="running"))
+    rows = prepared.split("few", "train")[:]
+    assert "<unk>" not in "".join(rows["text"])
+    with_unknown = [ids for ids, text in zip(rows["input_ids"], rows["text"], strict=True) if "[UNK]" in text]
+    assert with_unknown
+    assert all(ids.count(prepared.tokenizer.unk_token_id) == 1 for ids in with_unknown)
+    assert prepared.counts["residue"] == 0
+
+
+def test_limit_stops_early(config):
+    assert prepare(config(limit=400)).counts["kept"] == 400
+
+
+def test_a_hub_dataset_is_asked_for_by_all_that_was_given():
+    config = PrepareConfig(source="a/b", dataset_config="c", dataset_split="d", dataset_revision="e", column="f")
+    identity = open_source(config).identity
+    assert identity == {"source": "a/b", "dataset": "a/b", "config": "c", "split": "d", "revision": "e", "column": "f"}
+    assert open_source(PrepareConfig(source="wikitext-103")).identity["config"] == "wikitext-103-raw-v1"
+
+
+def test_summary_and_figure_tell_the_share_kept(config, tmp_path):
+    prepared = prepare(config())
+    inside = sum(part["available"] for part in prepared.counts["partitions"].values())
+    share = f"{inside / 1200:.2%}"
+    assert share in prepared.summary()
+    assert "1,200 sentences found" in prepared.summary()
+    drawing = draw_lengths(prepared, tmp_path / "lengths.svg").read_text()
+    assert "<svg" in drawing
+
+
+def test_load_prepared_refuses_other_directories(tmp_path):
+    (tmp_path / "recipe.json").write_text(json.dumps({"flour": 500}))
+    for path in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(InputError, match="nvib prepare"):
+            load_prepared(path)
+
+
+def test_unknown_partitions_and_splits_are_named(config):
+    prepared = prepare(config())
+    with pytest.raises(InputError, match="there is few, many"):
+        prepared.split("short", "train")
+    with pytest.raises(InputError, match="there is train, validation, test"):
+        prepared.split("few", "dev")
