@@ -1,0 +1,82 @@
+"""The configuration of a text autoencoder, as Hugging Face saves and loads it."""
+
+from typing import ClassVar, Literal
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]
+
+
+@strict
+class TextAutoencoderConfig(PreTrainedConfig):
+    """One encoder and one decoder around a bottleneck. The defaults are the paper's sizes.
+
+    Args:
+        vocab_size: number of tokens.
+        d_model: size of embeddings and hidden states.
+        latent_size: size of a latent vector; `d_model` if not given.
+        encoder_layers, decoder_layers: number of layers.
+        heads: heads of each attention.
+        ffn_size: size of the feed-forward layers.
+        dropout: share dropped after embeddings, attentions and feed-forward layers.
+        positions: "sinusoidal", which any length has, or "learned" up to `max_positions`.
+        max_positions: longest text in tokens.
+        tie_word_embeddings: whether the output projection is the embedding matrix.
+        bottleneck: "t" (none), "vt" (a Gaussian for each vector), "vtp" (one pooled vector), "vts" (vectors dropped at
+            a stride) or "nvae" (NVIB).
+        pooling: of "vtp": "mean", "max" or "cls", the first vector.
+        stride: of "vts": the share of vectors dropped.
+        alpha0_p, delta, alpha_activation: of "nvae": see `open_nvib.NVIB`.
+        gamma_method: of "nvae": how weights are sampled, "paper" or "implicit".
+        kappa: of "nvae": vectors sampled from each component.
+        kl_form: of "nvae": "expected" or "exact".
+        lambda_g, lambda_d: weights λ′_G and λ′_D of the two parts of the KL in the loss.
+    """
+
+    model_type = "open_nvib"
+    attribute_map: ClassVar[dict[str, str]] = {
+        "hidden_size": "d_model",
+        "num_hidden_layers": "decoder_layers",
+        "num_attention_heads": "heads",
+    }
+
+    vocab_size: int = 30522
+    d_model: int = 256
+    latent_size: int | None = None
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    heads: int = 1
+    ffn_size: int = 256
+    dropout: float | int = 0.1
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = 512
+    bottleneck: BottleneckKind = "nvae"
+    pooling: Literal["mean", "max", "cls"] = "mean"
+    stride: float | int = 0.5
+    alpha0_p: float | int = 1.0
+    delta: float | int = 1.0
+    alpha_activation: Literal["relu", "softplus"] = "relu"
+    gamma_method: Literal["paper", "implicit"] = "paper"
+    kappa: int = 1
+    kl_form: Literal["expected", "exact"] = "expected"
+    lambda_g: float | int = 0.01
+    lambda_d: float | int = 1.0
+    pad_token_id: int | None = 0
+    bos_token_id: int | None = 101
+    eos_token_id: int | list[int] | None = 102
+    decoder_start_token_id: int | None = 101
+    is_encoder_decoder: bool = True
+    tie_word_embeddings: bool = False
+
+    def __post_init__(self, **kwargs: object) -> None:
+        super().__post_init__(**kwargs)
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model = {self.d_model} is not a multiple of heads = {self.heads}. Change one.")
+        if not 0 <= self.stride < 1:
+            raise ValueError(f"stride is {self.stride}, wanted a share of at least 0 and below 1.")
+
+    @property
+    def p(self) -> int:
+        """Size of a latent vector."""
+        return self.d_model if self.latent_size is None else self.latent_size

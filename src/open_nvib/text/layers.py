@@ -1,0 +1,105 @@
+"""The Transformer around the bottleneck: pre-norm layers, the decoder's with denoising attention."""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from transformers import Cache
+
+from open_nvib.attention import DenoisingAttention, Mixture, Projected
+from open_nvib.text.configuration import TextAutoencoderConfig
+
+
+class Embedding(nn.Module):
+    """Tokens and positions to vectors."""
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(config.vocab_size, config.d_model, padding_idx=config.pad_token_id)
+        learned = config.positions == "learned"
+        self.positions = nn.Embedding(config.max_positions, config.d_model) if learned else None
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, ids: Int[Tensor, "batch n"], *, first: int = 0) -> Float[Tensor, "batch n size"]:
+        """`first` is the position of the first token: where decoding has got to."""
+        tokens = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
+        where = torch.arange(first, first + ids.shape[1], device=ids.device)
+        positions = sinusoids(where, tokens.shape[-1]) if self.positions is None else self.positions(where)
+        return self.dropout(tokens + positions.to(tokens.dtype))
+
+
+def sinusoids(where: Int[Tensor, " n"], size: int) -> Float[Tensor, "n size"]:
+    """Sines and cosines of geometrically spaced frequencies."""
+    half = (size + 1) // 2
+    rates = torch.exp(torch.arange(half, device=where.device) * (-math.log(10_000.0) / max(1, half)))
+    angles = where.unsqueeze(-1) * rates
+    return torch.cat([angles.sin(), angles.cos()], -1)[:, :size]
+
+
+class SelfAttention(nn.Module):
+    """Multi-head self-attention, with a cache of keys and values when decoding."""
+
+    def __init__(self, config: TextAutoencoderConfig, index: int = 0) -> None:
+        super().__init__()
+        self.heads, self.index = config.heads, index
+        self.to_qkv = nn.Linear(config.d_model, 3 * config.d_model)
+        self.to_output = nn.Linear(config.d_model, config.d_model)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch n size"],
+        *,
+        mask: Bool[Tensor, "batch n"] | None = None,
+        causal: bool = False,
+        cache: Cache | None = None,
+    ) -> Float[Tensor, "batch n size"]:
+        q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (batch, heads, n, d)
+        if cache is not None:
+            k, v = cache.update(k, v, self.index)
+        new, seen = q.shape[2], k.shape[2]
+        allowed = None if mask is None else mask[:, None, None, :]
+        if causal and 1 < new < seen:  # a query sees what came before these, too
+            allowed, causal = torch.ones(new, seen, dtype=torch.bool, device=q.device).tril(seen - new), False
+        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal and new > 1)
+        return self.to_output(attended.transpose(1, 2).flatten(2))
+
+
+class FeedForward(nn.Sequential):
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__(
+            nn.Linear(config.d_model, config.ffn_size), nn.ReLU(), nn.Linear(config.ffn_size, config.d_model)
+        )
+
+
+class EncoderLayer(nn.Module):
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config)
+        self.feed_forward = FeedForward(config)
+        self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(2))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"]) -> Float[Tensor, "batch n size"]:
+        x = x + self.dropout(self.attention(self.norms[0](x), mask=mask))
+        return x + self.dropout(self.feed_forward(self.norms[1](x)))
+
+
+class DecoderLayer(nn.Module):
+    def __init__(self, config: TextAutoencoderConfig, index: int) -> None:
+        super().__init__()
+        self.attention = SelfAttention(config, index)
+        self.cross_attention = DenoisingAttention(
+            config.p, config.heads, query_size=config.d_model, head_size=config.d_model // config.heads
+        )
+        self.feed_forward = FeedForward(config)
+        self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(3))
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(
+        self, x: Float[Tensor, "batch n size"], memory: Mixture | Projected, cache: Cache | None
+    ) -> Float[Tensor, "batch n size"]:
+        x = x + self.dropout(self.attention(self.norms[0](x), causal=True, cache=cache))
+        x = x + self.dropout(self.cross_attention(self.norms[1](x), memory))
+        return x + self.dropout(self.feed_forward(self.norms[2](x)))

@@ -1,0 +1,264 @@
+"""TextAutoencoder: one encoder, one bottleneck, one decoder, as a Hugging Face model."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForSeq2SeqLM,
+    Cache,
+    EncoderDecoderCache,
+    GenerationMixin,
+    PreTrainedModel,
+)
+from transformers.utils.generic import ModelOutput
+
+from open_nvib._records import trusted
+from open_nvib.attention import DenoisingAttention, Mixture, Projected
+from open_nvib.layer import NVIB
+from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib.process import Posterior
+from open_nvib.text.bottlenecks import GaussianBottleneck, Latent, latent_kl, make_bottleneck
+from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.text.layers import DecoderLayer, Embedding, EncoderLayer
+
+IGNORED = -100
+"""The label of a position that is padding."""
+
+
+@dataclass
+class LatentOutput(ModelOutput):
+    """A mixture in the form in which `generate()` hands it around: tensors with a batch axis.
+
+    Args:
+        last_hidden_state: the vectors of an ImpulseMixture or the means of a GaussianMixture, (batch, n, p).
+        log_weight: their log π or log α, (batch, n).
+        log_sigma: of a GaussianMixture, (batch, n, p).
+    """
+
+    last_hidden_state: Tensor | None = None
+    log_weight: Tensor | None = None
+    log_sigma: Tensor | None = None
+
+    @staticmethod
+    def of(mixture: Mixture) -> "LatentOutput":
+        if isinstance(mixture, ImpulseMixture):
+            return LatentOutput(last_hidden_state=mixture.z, log_weight=mixture.log_pi)
+        return LatentOutput(last_hidden_state=mixture.mu, log_weight=mixture.log_alpha, log_sigma=mixture.log_sigma)
+
+    def mixture(self) -> Mixture:
+        if self.log_sigma is None:
+            return trusted(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight)
+        return trusted(GaussianMixture, mu=self.last_hidden_state, log_sigma=self.log_sigma, log_alpha=self.log_weight)
+
+
+@dataclass
+class AutoencoderOutput(ModelOutput):
+    """What a forward pass gives. The parts of the loss are scaled as in the loss and not yet weighted by λ′.
+
+    Args:
+        loss: cross_entropy + λ′_G·kl_gaussian + λ′_D·kl_dirichlet.
+        cross_entropy: per real token, the end of the text included.
+        kl_gaussian: mean over texts of L_G/(n d).
+        kl_dirichlet: mean over texts of L_D/n.
+        kept: mean share of vectors kept.
+        alpha0, sigma: mean concentration and standard deviation of the latent, where it has them.
+        logits: (batch, length, vocabulary), without labels only.
+    """
+
+    loss: Tensor | None = None
+    cross_entropy: Tensor | None = None
+    kl_gaussian: Tensor | None = None
+    kl_dirichlet: Tensor | None = None
+    kept: Tensor | None = None
+    alpha0: Tensor | None = None
+    sigma: Tensor | None = None
+    logits: Tensor | None = None
+    past_key_values: Cache | None = None
+
+
+class TextEncoder(nn.Module):
+    """Tokens to latent. Called by `generate()`, it returns the mean, what to decode from at test time."""
+
+    main_input_name = "input_ids"
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__()
+        self.embedding = Embedding(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.norm = nn.LayerNorm(config.d_model)
+        self.bottleneck = make_bottleneck(config)
+
+    def posterior(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Latent:
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        hidden = self.embedding(input_ids)
+        for layer in self.layers:
+            hidden = layer(hidden, mask)
+        return self.bottleneck(self.norm(hidden), mask)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> LatentOutput:
+        return LatentOutput.of(self.posterior(input_ids, attention_mask).mean().compact())
+
+
+class TextDecoder(nn.Module):
+    """Embedded tokens so far and a mixture to the hidden states that predict what comes next."""
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(DecoderLayer(config, index) for index in range(config.decoder_layers))
+        self.norm = nn.LayerNorm(config.d_model)
+
+    def project(self, mixture: Mixture) -> list[Projected]:
+        """The mixture as each layer reads it: once for each sequence."""
+        return [layer.cross_attention.project(mixture) for layer in self.layers]  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+
+    def forward(self, hidden: Tensor, memories: list[Projected], cache: Cache | None = None) -> Tensor:
+        for layer, memory in zip(self.layers, memories, strict=True):
+            hidden = layer(hidden, memory, cache)
+        return self.norm(hidden)
+
+
+class TextAutoencoder(PreTrainedModel, GenerationMixin):
+    """T, VT, VTP, VTS and NVAE: the bottleneck is the one thing they differ in."""
+
+    config_class = TextAutoencoderConfig
+    base_model_prefix = "autoencoder"
+    main_input_name = "input_ids"
+    accepts_loss_kwargs = True
+    _tied_weights_keys = {"head.weight": "encoder.embedding.tokens.weight"}  # noqa: RUF012
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__(config)
+        self.encoder = TextEncoder(config)
+        self.decoder = TextDecoder(config)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.post_init()
+
+    def get_encoder(self, *args: Any, **kwargs: Any) -> TextEncoder:
+        return self.encoder
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        return self.encoder.embedding.tokens
+
+    def set_input_embeddings(self, value: nn.Module) -> None:
+        assert isinstance(value, nn.Embedding)
+        self.encoder.embedding.tokens = value
+
+    def get_output_embeddings(self) -> nn.Linear:
+        return self.head
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        self.head = new_embeddings
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, (NVIB, GaussianBottleneck, DenoisingAttention)):
+            module.reset_parameters()
+        elif isinstance(module, nn.Linear):
+            nn.init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
+            if module.padding_idx is not None:
+                nn.init.zeros_(module.weight[module.padding_idx])
+        elif isinstance(module, nn.LayerNorm):
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        decoder_input_ids: Tensor | None = None,
+        encoder_outputs: LatentOutput | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        sample: bool = False,
+        lambda_g: float | None = None,
+        lambda_d: float | None = None,
+        num_items_in_batch: Tensor | int | None = None,
+        **kwargs: Any,
+    ) -> AutoencoderOutput:
+        """With `labels`, the loss of reconstructing them from `input_ids`; without, the logits of `decoder_input_ids`.
+
+        Args:
+            input_ids, attention_mask: the text to encode, (batch, n).
+            labels: the text to predict with its end, (batch, n + 1), -100 on padding.
+            encoder_outputs: a latent to decode from instead, see `LatentOutput.of`.
+            sample: decode from a sample of the latent, as training does, and not from its mean.
+            lambda_g, lambda_d: λ′_G and λ′_D; the configuration's if not given.
+            num_items_in_batch: what the cross-entropy is divided by; the number of real labels if not given.
+        """
+        if labels is not None:
+            assert input_ids is not None
+            return self._loss(input_ids, attention_mask, labels, sample, lambda_g, lambda_d, num_items_in_batch)
+        memories = getattr(past_key_values, "memories", None)
+        if memories is None:
+            latent = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
+            memories = self.decoder.project(latent.mixture())
+            if past_key_values is not None:
+                past_key_values.memories = memories  # pyright: ignore[reportAttributeAccessIssue]
+        assert decoder_input_ids is not None
+        own = (
+            past_key_values.self_attention_cache
+            if isinstance(past_key_values, EncoderDecoderCache)
+            else past_key_values
+        )
+        first = 0 if own is None else own.get_seq_length()
+        hidden = self.decoder(self.encoder.embedding(decoder_input_ids, first=first), memories, own)
+        return AutoencoderOutput(logits=self.head(hidden), past_key_values=past_key_values)
+
+    def _loss(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None,
+        labels: Tensor,
+        sample: bool,
+        lambda_g: float | None,
+        lambda_d: float | None,
+        num_items_in_batch: Tensor | int | None,
+    ) -> AutoencoderOutput:
+        latent = self.encoder.posterior(input_ids, attention_mask)
+        bottleneck = self.encoder.bottleneck
+        mixture = bottleneck.sample(latent) if sample else latent.mean()  # pyright: ignore[reportArgumentType]
+        hidden = self.decoder(self.encoder.embedding(self.shift_right(labels)), self.decoder.project(mixture))
+        real = labels != IGNORED
+        logits = self.head(hidden[real])  # of real tokens only: most of the work is here
+        total = F.cross_entropy(logits.float(), labels[real], reduction="sum")
+        cross_entropy = total / (real.sum() if num_items_in_batch is None else num_items_in_batch)
+        kl = latent_kl(bottleneck, latent)
+        n = latent.lengths.clamp(min=1)
+        kl_gaussian = (kl.gaussian / (n * self.config.p)).mean()
+        kl_dirichlet = (kl.dirichlet / n).mean()
+        weight_g = self.config.lambda_g if lambda_g is None else lambda_g
+        weight_d = self.config.lambda_d if lambda_d is None else lambda_d
+        output = AutoencoderOutput(
+            loss=cross_entropy + weight_g * kl_gaussian + weight_d * kl_dirichlet,
+            cross_entropy=cross_entropy.detach(),
+            kl_gaussian=kl_gaussian.detach(),
+            kl_dirichlet=kl_dirichlet.detach(),
+            kept=latent.kept.mean().detach(),
+        )
+        if isinstance(latent, Posterior):
+            output.alpha0 = latent.alpha0.mean().detach()
+        if not hasattr(latent, "z"):
+            real_vectors = latent.mask if not isinstance(latent, Posterior) else latent.mask & (latent.alpha > 0)
+            output.sigma = latent.log_sigma.detach()[real_vectors].exp().mean()  # pyright: ignore[reportAttributeAccessIssue]
+        return output
+
+    def shift_right(self, labels: Tensor) -> Tensor:
+        """What the decoder has seen when it predicts `labels`: the start, then all but the last of them."""
+        shifted = labels.roll(1, dims=-1).masked_fill(labels.roll(1, dims=-1) == IGNORED, self.config.pad_token_id)
+        shifted[:, 0] = self.config.decoder_start_token_id
+        return shifted
+
+
+AutoConfig.register("open_nvib", TextAutoencoderConfig)
+AutoModel.register(TextAutoencoderConfig, TextAutoencoder)
+AutoModelForSeq2SeqLM.register(TextAutoencoderConfig, TextAutoencoder)

@@ -1,0 +1,223 @@
+"""A trained model with all that belongs to it, loaded in one call: encode, decode, reconstruct, sample, interpolate."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from jaxtyping import Int
+from torch import Tensor
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers.utils.logging import disable_progress_bar
+
+from open_nvib.attention import Mixture
+from open_nvib.errors import InputError
+from open_nvib.kl import gaussian_kl
+from open_nvib.mixtures import ImpulseMixture
+from open_nvib.process import Posterior
+from open_nvib.text.batches import Collator
+from open_nvib.text.bottlenecks import Latent, PlainBottleneck, VectorLatent
+from open_nvib.text.decoding import decode, in_batches
+from open_nvib.text.model import TextAutoencoder
+
+CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
+    "config.yaml",
+    "lengths.json",
+    "log.jsonl",
+    "metrics.json",
+    "model",
+    "tokenizer",
+)
+BATCH = 256
+
+
+@dataclass(frozen=True)
+class TokenReport:
+    """What the latent kept of one token.
+
+    Args:
+        token: the token.
+        alpha: its pseudo-count, where the model has one.
+        weight: its share of the latent's weight.
+        kept: whether it has a vector in the latent.
+        sigma: mean standard deviation of its vector.
+        kl: KL of its vector to the prior, in nats.
+    """
+
+    token: str
+    alpha: float | None
+    weight: float
+    kept: bool
+    sigma: float | None
+    kl: float | None
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """What the latent kept of one text, and what comes back out of it."""
+
+    text: str
+    reconstruction: str
+    tokens: list[TokenReport]
+    prior_weight: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run directory: model, tokenizer and the lengths of its training data."""
+
+    path: Path
+    model: TextAutoencoder
+    tokenizer: PreTrainedTokenizerBase
+    histogram: Int[Tensor, " longest"]
+
+    @cached_property
+    def config(self) -> dict[str, Any]:
+        return yaml.safe_load((self.path / CONFIG).read_text())
+
+    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
+        """Token ids without special tokens; an empty text and one that is too long are InputErrors."""
+        ids = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
+        longest = self.model.config.max_positions - 1
+        for text, tokens in zip(texts, ids, strict=True):
+            if not tokens:
+                raise InputError(f"the text {text!r} has no tokens. Give at least a word.")
+            if len(tokens) > longest:
+                raise InputError(
+                    f"the text {text[:40]!r}… has {len(tokens)} tokens, this model takes {longest}. Cut it."
+                )
+        return ids
+
+    def encode(self, texts: Sequence[str]) -> Latent:
+        """The latent of each text, one batch: look at it, prune it, mix it, decode it."""
+        return self._encode_ids(self.tokenize(texts))
+
+    @torch.no_grad()
+    def _encode_ids(self, ids: Sequence[Sequence[int]]) -> Latent:
+        collator = Collator(self.model.config.pad_token_id, self.model.config.eos_token_id)
+        batch = collator([{"input_ids": text} for text in ids])
+        device = self.model.device
+        return self.model.encoder.posterior(batch["input_ids"].to(device), batch["attention_mask"].to(device))
+
+    def decode(self, mixture: Mixture, limits: Sequence[int] | Tensor | None = None, **generation: Any) -> list[str]:
+        """Texts from a mixture, such as `latent.mean()`: greedy, until their ends or their limits in tokens."""
+        count = len(mixture)
+        if limits is None:
+            limits = [2 * (len(self.histogram) - 1)] * count
+        ids = decode(self.model, mixture, torch.as_tensor(limits).clamp(max=self._longest), **generation)
+        return self.tokenizer.batch_decode(ids)
+
+    def reconstruct(self, texts: Sequence[str], **generation: Any) -> list[str]:
+        """Each text through the latent and back, up to twice its length."""
+        ids = self.tokenize(texts)
+        results = [""] * len(ids)
+        for indices, batch in in_batches(ids, BATCH, len):
+            latent = self._encode_ids(batch)
+            decoded = self.decode(latent.mean(), 2 * latent.lengths, **generation)
+            for index, text in zip(indices, decoded, strict=True):
+                results[index] = text
+        return results
+
+    @torch.no_grad()
+    def sample(self, count: int, *, seed: int = 0, length: int | None = None, **generation: Any) -> list[str]:
+        """Texts from the prior: a length from the training data unless given, then a latent of that length."""
+        if count < 1:
+            raise InputError(f"count is {count}, wanted at least 1.")
+        if length is not None and not 1 <= length <= self._longest:
+            raise InputError(f"length is {length}, wanted 1 to {self._longest}.")
+        bottleneck = self.model.encoder.bottleneck
+        if isinstance(bottleneck, PlainBottleneck):
+            raise InputError(f"{self.path}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
+        generator = torch.Generator(self.model.device).manual_seed(seed)
+        lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
+        lengths = lengths if length is None else torch.full_like(lengths, length)
+        texts: list[str] = []
+        for batch in lengths.split(BATCH):
+            texts += self.decode(bottleneck.prior(batch, generator), 2 * batch, **generation)
+        return texts
+
+    def interpolate(self, first: str, second: str, *, steps: int = 7, **generation: Any) -> list[str]:
+        """Texts along the path from one to the other: mixtures of the two means, or of the vectors side by side."""
+        if steps < 2:
+            raise InputError(f"steps is {steps}, wanted at least 2: both ends.")
+        latent = self.encode([first, second])
+        limit = 2 * int(latent.lengths.max())
+        path = [mix(latent, weight / (steps - 1)) for weight in range(steps)]
+        return [self.decode(point, [limit], **generation)[0] for point in path]
+
+    def inspect(self, texts: Sequence[str]) -> list[TextReport]:
+        """For each token its pseudo-count, its share of the weight, and the KL of its vector."""
+        reports = []
+        for text, ids in zip(texts, self.tokenize(texts), strict=True):
+            latent = self._encode_ids([ids])
+            tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
+            rows, prior_weight = token_reports(latent, tokens)
+            (decoded,) = self.decode(latent.mean(), 2 * latent.lengths)
+            reports.append(TextReport(text=text, reconstruction=decoded, tokens=rows, prior_weight=prior_weight))
+        return reports
+
+    @property
+    def _longest(self) -> int:
+        return self.model.config.max_positions - 1
+
+
+def mix(latent: Latent, weight: float) -> Mixture:
+    """A point between the two texts of a batch of two."""
+    if isinstance(latent, Posterior):
+        return latent[0].mix(latent[1], weight)
+    mean = latent.mean()
+    z = (1 - weight) * mean.z[:1] + weight * mean.z[1:]  # vectors at the same place, the longer one's tail fading
+    present = (
+        latent.mask[:1] | latent.mask[1:] if 0 < weight < 1 else latent.mask[:1] if weight == 0 else latent.mask[1:]
+    )
+    norm = 0.5 * latent.d**-0.5 * z.square().sum(-1)
+    return ImpulseMixture(z=z, log_pi=norm.masked_fill(~present, -torch.inf))
+
+
+def token_reports(latent: Latent, tokens: Sequence[str]) -> tuple[list[TokenReport], float]:
+    """A row for each token, and the weight of the prior's component."""
+    if isinstance(latent, Posterior):
+        kl = gaussian_kl(latent.mu, latent.log_sigma, prior_mu=latent.prior.mu, prior_log_sigma=latent.prior.log_sigma)
+        share = latent.alpha / latent.alpha0.unsqueeze(-1)
+        sigma = latent.log_sigma.exp().mean(-1)
+        rows = [
+            TokenReport(token, alpha, weight, alpha > 0, spread, information)
+            for token, alpha, weight, spread, information in zip(
+                tokens, *(x[0].tolist() for x in (latent.alpha, share, sigma, kl)), strict=False
+            )
+        ]
+        return rows, share[0, -1].item()
+    kept = latent.mask[0].tolist()
+    kept += [False] * (len(tokens) - len(kept))  # a pooled latent has one vector for all
+    count = max(1, sum(kept))
+    noise = gaussian_kl(latent.mu, latent.log_sigma)[0].tolist() if isinstance(latent, VectorLatent) else None
+    sigma = latent.log_sigma.exp().mean(-1)[0].tolist() if isinstance(latent, VectorLatent) else None
+    rows = []
+    for index, (token, present) in enumerate(zip(tokens, kept, strict=False)):
+        spread = sigma[index] if present and sigma is not None else None
+        information = noise[index] if present and noise is not None else None
+        rows.append(TokenReport(token, None, present / count, present, spread, information))
+    return rows, 0.0
+
+
+def is_run(path: Path) -> bool:
+    return (path / CONFIG).is_file() and (path / LENGTHS).is_file()
+
+
+def load_run(path: str | Path, *, device: str | None = None) -> Run:
+    """Open a run directory that `nvib train` wrote."""
+    path = Path(path).expanduser()
+    if not is_run(path):
+        found = "there is no such directory" if not path.exists() else "this is not a run of open_nvib"
+        raise InputError(f"{path}: {found}, wanted a directory that `nvib train --output {path}` writes.")
+    if not (path / MODEL).is_dir():
+        raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
+    disable_progress_bar()
+    model = TextAutoencoder.from_pretrained(path / MODEL)
+    histogram = torch.tensor(json.loads((path / LENGTHS).read_text())["lengths"])
+    tokenizer = AutoTokenizer.from_pretrained(path / TOKENIZER)
+    return Run(path, model.eval().to(device) if device else model.eval(), tokenizer, histogram)  # pyright: ignore[reportArgumentType]

@@ -1,0 +1,265 @@
+"""`train`: a configuration and prepared data to a run directory."""
+
+import json
+import shutil
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+from datasets import Dataset
+from transformers import TrainerCallback, TrainingArguments, set_seed
+from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.utils.logging import disable_progress_bar
+
+from open_nvib.errors import InputError
+from open_nvib.text.checkpoints import checkpoints, damage
+from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.text.console import Bar, Console
+from open_nvib.text.data import Prepared, load_prepared
+from open_nvib.text.model import TextAutoencoder
+from open_nvib.text.run import CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER, is_run
+from open_nvib.text.schedules import last_value
+from open_nvib.text.train_config import TrainConfig
+from open_nvib.text.trainer import AutoencoderTrainer
+
+CHECKPOINTS = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Sentences(torch.utils.data.Dataset[dict[str, np.ndarray]]):
+    """The training sentences as one array of tokens and where each begins: an index costs next to nothing."""
+
+    tokens: np.ndarray
+    starts: np.ndarray
+
+    @staticmethod
+    def of(rows: Dataset) -> "Sentences":
+        column = rows.with_format("arrow")[:]["input_ids"].combine_chunks()
+        starts = column.offsets.to_numpy()
+        return Sentences(np.array(column.flatten().to_numpy()), starts - starts[0])
+
+    @property
+    def lengths(self) -> np.ndarray:
+        return np.diff(self.starts)
+
+    def __len__(self) -> int:
+        return len(self.starts) - 1
+
+    def __getitem__(self, index: int) -> dict[str, np.ndarray]:
+        return {"input_ids": self.tokens[self.starts[index] : self.starts[index + 1]]}
+
+
+def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -> dict[str, float]:
+    """Train, or go on training, and write everything that later commands need to `output`.
+
+    The same configuration again goes on from the last good checkpoint; another one is an InputError unless `overwrite`.
+
+    Returns:
+        The metrics of the model that was kept, on validation data.
+    """
+    directory = Path(output).expanduser()
+    prepared = load_prepared(config.data)
+    finished = _claim(directory, config, overwrite=overwrite)
+    if finished is not None:
+        return finished
+    set_seed(config.seed)
+    model = make_model(config, prepared)
+    _write_run(directory, config, prepared)
+    trainer = make_trainer(config, directory, prepared, model)
+    start = last_good_checkpoint(directory / CHECKPOINTS, trainer.say)
+    _cut_log(directory / LOG, 0 if start is None else int(start.name.split("-")[1]))
+    if start is not None:
+        trainer.say(f"going on from {start}")
+    try:
+        trainer.train(resume_from_checkpoint=None if start is None else str(start))
+    except FloatingPointError as error:
+        raise InputError(f"{directory}: {error}") from error
+    metrics = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
+    if trainer.is_world_process_zero():
+        trainer.autoencoder.save_pretrained(directory / MODEL)
+        record = {"step": trainer.state.global_step, "validation": metrics}
+        _write_atomically(directory / METRICS, json.dumps(record, indent=1) + "\n")
+    return metrics
+
+
+def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
+    tokenizer: Any = prepared.tokenizer
+    settings = TextAutoencoderConfig(
+        vocab_size=len(tokenizer),
+        pad_token_id=tokenizer.pad_token_id,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.bos_token_id,
+        lambda_g=last_value(config.loss.lambda_g),
+        lambda_d=last_value(config.loss.lambda_d),
+        delta=last_value(config.loss.delta),
+        **asdict(config.model),
+    )
+    model = TextAutoencoder(settings)
+    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    return model
+
+
+def make_trainer(
+    config: TrainConfig, directory: Path, prepared: Prepared, model: TextAutoencoder
+) -> AutoencoderTrainer:
+    sentences = Sentences.of(prepared.split(config.partition, "train"))
+    validation = list(prepared.split(config.partition, "validation")["input_ids"])
+    validation = validation[: config.watch.evaluate_sentences or None]
+    arguments = training_arguments(config, directory, len(sentences))
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    trainer = AutoencoderTrainer(
+        model,
+        settings=config.loss,
+        tokenizer=prepared.tokenizer,
+        validation=validation,
+        bleu_sentences=config.watch.bleu_sentences,
+        say=say,
+        args=arguments,
+        train_dataset=sentences,
+        eval_dataset=[],
+        callbacks=[JsonLines(directory / LOG)],
+    )
+    terminal = sys.stderr.isatty()
+    trainer.remove_callback(ProgressCallback if terminal else PrinterCallback)
+    trainer.add_callback(Bar() if terminal else Console(say))
+    disable_progress_bar()  # of every small file that is written
+    return trainer
+
+
+def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> TrainingArguments:
+    optimiser, watch = config.optimiser, config.watch
+    per_epoch = max(1, sentences // (optimiser.batch_size * optimiser.accumulate))
+    steps = optimiser.steps or max(1, int(per_epoch * optimiser.epochs))
+    decay: dict[str, Any] = {}
+    if optimiser.schedule == "warmup_stable_decay":
+        decay_steps = max(1, int(steps * optimiser.decay_share))
+        decay = {"num_decay_steps": decay_steps}
+    best = watch.best_metric != "last"
+    return TrainingArguments(
+        output_dir=str(directory / CHECKPOINTS),
+        max_steps=steps,
+        per_device_train_batch_size=optimiser.batch_size,
+        gradient_accumulation_steps=optimiser.accumulate,
+        learning_rate=optimiser.learning_rate,
+        lr_scheduler_type=optimiser.schedule,
+        lr_scheduler_kwargs=decay,
+        warmup_steps=optimiser.warmup_steps,
+        max_grad_norm=optimiser.clip,
+        weight_decay=optimiser.weight_decay,
+        bf16=optimiser.precision == "bf16",
+        use_cpu=not torch.cuda.is_available(),
+        logging_steps=watch.log_every,
+        eval_strategy="steps",
+        eval_steps=watch.evaluate_every,
+        save_strategy="steps",
+        save_steps=watch.evaluate_every,
+        save_total_limit=watch.keep_checkpoints,
+        load_best_model_at_end=best,
+        metric_for_best_model=f"eval_{watch.best_metric}" if best else None,
+        greater_is_better=watch.best_metric != "loss" if best else None,
+        report_to=watch.trackers or "none",
+        seed=config.seed,
+        data_seed=config.seed,
+        dataloader_drop_last=True,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        remove_unused_columns=False,
+        disable_tqdm=not sys.stderr.isatty(),
+        average_tokens_across_devices=True,
+    )
+
+
+def last_good_checkpoint(directory: Path, say: Any) -> Path | None:
+    """The newest checkpoint that is complete and undamaged; others are passed over with a line."""
+    for checkpoint in checkpoints(directory):
+        wrong = damage(checkpoint)
+        if wrong is None:
+            return checkpoint
+        say(f"{checkpoint}: passed over, {wrong}")
+    return None
+
+
+class JsonLines(TrainerCallback):
+    """The log as one JSON object a line."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and logs:
+            with self.path.open("a") as stream:
+                stream.write(json.dumps({"step": state.global_step, **logs}) + "\n")
+
+
+def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str, float] | None:
+    """See that `directory` is free or holds this very run; the metrics if that run is finished."""
+    if not directory.exists() or not any(directory.iterdir()):
+        return None
+    if not is_run(directory):
+        raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
+    known = yaml.safe_load((directory / CONFIG).read_text())
+    if known != as_plain(config):
+        different = sorted(_differences(known, as_plain(config)))
+        if not overwrite:
+            raise InputError(
+                f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
+                f"--overwrite to replace it."
+            )
+        _empty(directory)
+        return None
+    metrics = directory / METRICS
+    if metrics.exists() and not overwrite:
+        return json.loads(metrics.read_text())["validation"]
+    if overwrite:
+        _empty(directory)
+    return None
+
+
+def as_plain(config: TrainConfig) -> dict[str, Any]:
+    """In YAML's own types."""
+    return json.loads(json.dumps(asdict(config)))
+
+
+def _differences(a: Any, b: Any, path: str = "") -> set[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = set(a) | set(b)
+        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
+    return set() if a == b else {path}
+
+
+def _empty(directory: Path) -> None:
+    """Remove the files of a run, and nothing else that may stand there."""
+    for name in (CONFIG, LENGTHS, LOG, METRICS):
+        (directory / name).unlink(missing_ok=True)
+    for name in (CHECKPOINTS, MODEL, TOKENIZER):
+        shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
+    prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
+    histogram = {"partition": config.partition, "lengths": prepared.length_histogram(config.partition).tolist()}
+    _write_atomically(directory / LENGTHS, json.dumps({**histogram, "recipe": prepared.recipe}) + "\n")
+    _write_atomically(directory / CONFIG, yaml.safe_dump(as_plain(config), sort_keys=False))
+
+
+def _write_atomically(path: Path, text: str) -> None:
+    partial = path.with_name(f"{path.name}.partial")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def _cut_log(path: Path, step: int) -> None:
+    """Forget what was logged after `step`, which is going to happen again."""
+    if path.exists():
+        lines = [
+            line for line in path.read_text().splitlines() if line.endswith("}") and json.loads(line)["step"] <= step
+        ]
+        _write_atomically(path, "".join(f"{line}\n" for line in lines))

@@ -1,0 +1,145 @@
+"""What a training run is told, as YAML and on the command line."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from open_nvib.text.schedules import Schedule
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model: see `TextAutoencoderConfig`. The vocabulary comes with the data.
+
+    Args:
+        bottleneck: t (none), vt (a Gaussian for each vector), vtp (one pooled vector), vts (vectors dropped at a
+            stride) or nvae (NVIB).
+        d_model: size of embeddings and hidden states.
+        latent_size: size of a latent vector; d_model if not given.
+        encoder_layers: number of encoder layers.
+        decoder_layers: number of decoder layers.
+        heads: heads of each attention.
+        ffn_size: size of the feed-forward layers.
+        dropout: share dropped after embeddings, attentions and feed-forward layers.
+        positions: sinusoidal or learned.
+        max_positions: longest text in tokens.
+        tie_word_embeddings: whether the output projection is the embedding matrix.
+        pooling: of vtp: mean, max or cls, the first vector.
+        stride: of vts: the share of vectors dropped.
+        alpha0_p: of nvae: the concentration of the prior.
+        alpha_activation: of nvae: relu or softplus.
+        gamma_method: of nvae: how weights are sampled, paper or implicit.
+        kappa: of nvae: vectors sampled from each component.
+        kl_form: of nvae: expected or exact.
+    """
+
+    bottleneck: Literal["t", "vt", "vtp", "vts", "nvae"] = "nvae"
+    d_model: int = 256
+    latent_size: int | None = None
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    heads: int = 1
+    ffn_size: int = 256
+    dropout: float = 0.1
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = 512
+    tie_word_embeddings: bool = False
+    pooling: Literal["mean", "max", "cls"] = "mean"
+    stride: float = 0.5
+    alpha0_p: float = 1.0
+    alpha_activation: Literal["relu", "softplus"] = "relu"
+    gamma_method: Literal["paper", "implicit"] = "paper"
+    kappa: int = 1
+    kl_form: Literal["expected", "exact"] = "expected"
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The loss: cross-entropy per token + λ′_G/(n d) L_G + λ′_D/n L_D. Each is a number or a schedule.
+
+    Args:
+        lambda_g: λ′_G, which presses on the content of the vectors.
+        lambda_d: λ′_D, which presses on their number.
+        delta: Δ, the pseudo-count that the conditional prior expects of each token.
+    """
+
+    lambda_g: float | Schedule = 0.01
+    lambda_d: float | Schedule = 1.0
+    delta: float | Schedule = 1.0
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """How the weights are learned.
+
+    Args:
+        steps: optimiser steps in all; if not given, `epochs` says.
+        epochs: passes over the data, where `steps` is not given.
+        batch_size: texts in an optimiser step on one process, before accumulation.
+        accumulate: batches whose gradients are added up for one step.
+        learning_rate: the highest learning rate.
+        schedule: constant, or warmup_stable_decay: up over `warmup_steps`, then constant, then down to 0 over the last
+            `decay_share` of the steps.
+        warmup_steps: steps until the learning rate is reached.
+        decay_share: share of the steps in which it falls to 0.
+        clip: largest norm of the gradient; 0 does not clip.
+        weight_decay: AdamW's; 0 is Adam.
+        precision: float32, or bf16 for autocast.
+    """
+
+    steps: int | None = None
+    epochs: float = 50
+    batch_size: int = 256
+    accumulate: int = 1
+    learning_rate: float = 5e-5
+    schedule: Literal["constant", "warmup_stable_decay"] = "constant"
+    warmup_steps: int = 0
+    decay_share: float = 0.2
+    clip: float = 0.1
+    weight_decay: float = 0.0
+    precision: Literal["float32", "bf16"] = "float32"
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What is looked at and kept on the way.
+
+    Args:
+        log_every: steps between two lines of the log.
+        evaluate_every: steps between two evaluations on validation data, each with a checkpoint.
+        evaluate_sentences: validation sentences for the losses; 0 takes all.
+        bleu_sentences: how many of these are reconstructed for BLEU.
+        best_metric: the checkpoint kept as the model is the best by this: bleu, loss or exact; or last.
+        keep_checkpoints: checkpoints kept beside the best.
+        trackers: trackers of the Hugging Face Trainer to log to, such as tensorboard or wandb.
+    """
+
+    log_every: int = 50
+    evaluate_every: int = 250
+    evaluate_sentences: int = 2000
+    bleu_sentences: int = 500
+    best_metric: Literal["bleu", "loss", "exact", "last"] = "last"
+    keep_checkpoints: int = 2
+    trackers: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Args:
+        data: directory of prepared data, as `nvib prepare` writes it.
+        partition: the partition to train on.
+        seed: of the weights, the order of the data and the noise.
+        model: the model.
+        loss: the loss and its schedules.
+        optimiser: how the weights are learned.
+        watch: logging, evaluation and checkpoints.
+    """
+
+    data: str = "data/enwik8"
+    partition: str = "short"
+    seed: int = 0
+    model: ModelSettings = field(default_factory=ModelSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    watch: WatchSettings = field(default_factory=WatchSettings)

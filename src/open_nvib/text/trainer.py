@@ -1,0 +1,231 @@
+"""The Hugging Face Trainer with the three losses, their schedules, and reconstruction as evaluation."""
+
+import errno
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import sacrebleu
+import torch
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase, Trainer
+
+from open_nvib.errors import InputError
+from open_nvib.text.batches import Collator, LengthGroupedSampler
+from open_nvib.text.bottlenecks import NVIBBottleneck, PlainBottleneck
+from open_nvib.text.checkpoints import seal
+from open_nvib.text.console import COLLAPSED_KL, troubles
+from open_nvib.text.decoding import decode, in_batches
+from open_nvib.text.model import AutoencoderOutput, TextAutoencoder
+from open_nvib.text.schedules import value_at
+from open_nvib.text.train_config import LossSettings
+
+PARTS = ("cross_entropy", "kl_gaussian", "kl_dirichlet", "kept", "alpha0", "sigma")
+EVALUATION_BATCH = 256
+
+
+class AutoencoderTrainer(Trainer):
+    """Trains on samples of the latent and evaluates on its mean."""
+
+    def __init__(
+        self,
+        model: TextAutoencoder,
+        *,
+        settings: LossSettings,
+        tokenizer: PreTrainedTokenizerBase,
+        validation: list[list[int]],
+        bleu_sentences: int,
+        say: Callable[[str], None] = print,
+        **kwargs: Any,
+    ) -> None:
+        config = model.config
+        collator = Collator(config.pad_token_id, config.eos_token_id)
+        super().__init__(model, data_collator=collator, **kwargs)
+        self.loss_is_scaled_for_ga = True
+        self.settings, self.tokenizer, self.validation = settings, tokenizer, validation
+        self.collator, self.bleu_sentences, self.say = collator, bleu_sentences, say
+        self.sums: dict[str, list[float]] = {}
+        self.said: set[str] = set()
+
+    @property
+    def autoencoder(self) -> TextAutoencoder:
+        model = self.accelerator.unwrap_model(self.model)
+        assert isinstance(model, TextAutoencoder)
+        return model
+
+    # The loss
+
+    def weights(self) -> tuple[float, float]:
+        """λ′_G and λ′_D of this step; Δ is set in the layer."""
+        step = self.state.global_step
+        bottleneck = self.autoencoder.encoder.bottleneck
+        if isinstance(bottleneck, NVIBBottleneck):
+            bottleneck.nvib.set_delta(value_at(self.settings.delta, step))
+        return value_at(self.settings.lambda_g, step), value_at(self.settings.lambda_d, step)
+
+    def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        model: torch.nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The mean over all tokens and texts of the step, however many processes and accumulated batches it has."""
+        lambda_g, lambda_d = self.weights()
+        accumulated = getattr(self, "current_gradient_accumulation_steps", 1) or 1
+        items = num_items_in_batch
+        if items is not None:  # of all processes, whose gradients are averaged
+            items = torch.as_tensor(items) / max(1, self.accelerator.num_processes)
+        output: AutoencoderOutput = model(
+            **inputs,
+            sample=True,
+            lambda_g=lambda_g / accumulated,
+            lambda_d=lambda_d / accumulated,
+            num_items_in_batch=items,
+        )
+        assert output.loss is not None
+        if not math.isfinite(output.loss.item()):
+            raise FloatingPointError(self._what_went_wrong(output))
+        for name in PARTS:
+            if output.get(name) is not None:
+                scale = accumulated if name == "cross_entropy" else 1
+                self.sums.setdefault(name, []).append(scale * output[name].item())
+        return (output.loss, output) if return_outputs else output.loss
+
+    def _what_went_wrong(self, output: AutoencoderOutput) -> str:
+        """The first tensor that is not finite: a parameter, else the part of the loss."""
+        step = self.state.global_step
+        for name, parameter in self.autoencoder.named_parameters():
+            if not parameter.isfinite().all():
+                bad = int((~parameter.isfinite()).sum())
+                return (
+                    f"step {step}: the loss is not finite. {bad} of {parameter.numel()} entries of {name} are not. "
+                    f"Lower --optimiser.learning_rate or --optimiser.clip."
+                )
+        parts = [name for name in PARTS if output.get(name) is not None and not output[name].isfinite()]
+        return (
+            f"step {step}: the loss is not finite, all parameters are; first in {parts[0] if parts else 'the total'}. "
+            f"Lower --optimiser.learning_rate, or the schedule that is rising at this step."
+        )
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        if "loss" in logs and self.sums:
+            logs |= {name: round(sum(values) / len(values), 6) for name, values in self.sums.items()}
+            lambda_g, lambda_d = self.weights()
+            logs |= {"lambda_g": lambda_g, "lambda_d": lambda_d}
+            bottleneck = self.autoencoder.encoder.bottleneck
+            if isinstance(bottleneck, NVIBBottleneck):
+                logs["delta"] = bottleneck.nvib.delta.item()
+            self.sums = {}
+        super().log(logs, start_time)
+
+    # The data
+
+    def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroupedSampler:
+        dataset = self.train_dataset if train_dataset is None else train_dataset
+        assert dataset is not None
+        batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * max(1, self.args.world_size)
+        return LengthGroupedSampler(dataset.lengths, batch, seed=self.args.seed)  # pyright: ignore[reportAttributeAccessIssue]
+
+    # Evaluation
+
+    def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """The parts of the loss and the reconstruction at the mean of the latent, by every process alike."""
+        model = self.autoencoder
+        training = model.training
+        model.eval()
+        metrics = evaluate_losses(model, self.validation, self.collator)
+        texts = self.validation[: self.bleu_sentences]
+        metrics |= evaluate_reconstruction(model, texts, self.tokenizer)
+        self._warn(metrics, texts)
+        model.train(training)
+        metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
+        self.log(dict(metrics))
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
+        return metrics
+
+    def _warn(self, metrics: dict[str, float], texts: list[list[int]]) -> None:
+        """Say what is going wrong, once until it is over."""
+        bottleneck = self.autoencoder.encoder.bottleneck
+        bare = None
+        if not isinstance(bottleneck, PlainBottleneck) and metrics["kl_gaussian"] < COLLAPSED_KL:
+            bare = evaluate_reconstruction(self.autoencoder, texts, self.tokenizer, other_latents=True)["bleu"]
+        pressed = isinstance(bottleneck, NVIBBottleneck) and self.weights()[1] > 0
+        found = troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
+        for name, text in found.items():
+            if name not in self.said and self.is_world_process_zero():
+                self.say(f"warning: {text}")
+        self.said = set(found)
+
+    # Checkpoints
+
+    def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        assert self.args.output_dir is not None
+        checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        try:
+            super()._save_checkpoint(model, trial)
+            if self.args.should_save:
+                seal(checkpoint)
+        except (OSError, RuntimeError) as error:
+            if not _is_full(error, checkpoint.parent):
+                raise
+            shutil.rmtree(checkpoint, ignore_errors=True)
+            raise InputError(
+                f"{checkpoint}: no space left on the disk. Earlier checkpoints are intact: free some space and run the "
+                f"same command again."
+            ) from error
+
+
+def _is_full(error: BaseException, directory: Path) -> bool:
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return "No space left" in str(error) or shutil.disk_usage(directory).free < 2**20
+
+
+@torch.no_grad()
+def evaluate_losses(model: TextAutoencoder, texts: list[list[int]], collator: Collator) -> dict[str, float]:
+    """Cross-entropy per token and the KL at the mean of the latent, averaged as the loss averages them."""
+    tokens = texts_seen = 0
+    sums: dict[str, float] = {}
+    for _, batch in in_batches(texts, EVALUATION_BATCH, len):
+        inputs = {name: x.to(model.device) for name, x in collator([{"input_ids": text} for text in batch]).items()}
+        output = model(**inputs)
+        weight = {"cross_entropy": int((inputs["labels"] >= 0).sum())}
+        tokens += weight["cross_entropy"]
+        texts_seen += len(batch)
+        for name in PARTS:
+            if output.get(name) is not None:
+                sums[name] = sums.get(name, 0.0) + output[name].item() * weight.get(name, len(batch))
+    metrics = {name: total / (tokens if name == "cross_entropy" else texts_seen) for name, total in sums.items()}
+    metrics["loss"] = metrics.pop("cross_entropy")
+    metrics["perplexity"] = math.exp(min(metrics["loss"], 50.0))
+    return metrics
+
+
+@torch.no_grad()
+def evaluate_reconstruction(
+    model: TextAutoencoder,
+    texts: list[list[int]],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    other_latents: bool = False,
+) -> dict[str, float]:
+    """sacreBLEU and the share of exact matches of greedy reconstructions, on detokenised text.
+
+    With `other_latents`, each text is decoded from the latent of another: what the decoder says on its own.
+    """
+    collator = Collator(model.config.pad_token_id, model.config.eos_token_id)
+    decoded: list[list[int]] = [[] for _ in texts]
+    for indices, batch in in_batches(texts, EVALUATION_BATCH, len):
+        inputs = {name: x.to(model.device) for name, x in collator([{"input_ids": text} for text in batch]).items()}
+        latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
+        mixture = latent.mean()
+        if other_latents:
+            mixture = mixture[[*range(1, len(batch)), 0]]
+        for index, ids in zip(indices, decode(model, mixture, 2 * latent.lengths), strict=True):
+            decoded[index] = ids
+    references, hypotheses = (tokenizer.batch_decode(ids) for ids in (texts, decoded))
+    exact = sum(a == b for a, b in zip(texts, decoded, strict=True)) / max(1, len(texts))
+    return {"bleu": sacrebleu.corpus_bleu(hypotheses, [references]).score, "exact": exact}
