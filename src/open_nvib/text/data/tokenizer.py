@@ -97,7 +97,8 @@ def train(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreT
     breaks ties between merges by these numbers. Listing them beforehand, as if they were special, fixes both.
     """
     if len(sentences) > _MOST_SENTENCES:
-        sentences = [sentences[index] for index in np.linspace(0, len(sentences) - 1, _MOST_SENTENCES, dtype=int)]
+        spread = np.linspace(0, len(sentences) - 1, _MOST_SENTENCES).astype(int).tolist()
+        sentences = [sentences[index] for index in spread]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.normalizer = normalizer  # pyright: ignore[reportAttributeAccessIssue]
