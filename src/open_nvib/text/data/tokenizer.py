@@ -98,7 +98,7 @@ def train(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreT
     """
     if len(sentences) > _MOST_SENTENCES:
         spread = np.linspace(0, len(sentences) - 1, _MOST_SENTENCES).astype(int).tolist()
-        sentences = [sentences[index] for index in spread]
+        sentences = [sentences[int(index)] for index in spread]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.normalizer = normalizer  # pyright: ignore[reportAttributeAccessIssue]
