@@ -268,3 +268,14 @@ def test_unknown_partitions_and_splits_are_named(config):
         prepared.split("short", "train")
     with pytest.raises(InputError, match="there is train, validation, test"):
         prepared.split("few", "dev")
+
+
+def test_a_local_dump_is_read_without_any_download(config, tmp_path, sentences):
+    """As enwik8 given by its path: no ending, markup, and broken off in the middle of a page."""
+    page = "<page><title>{}</title><revision><text>== H ==\n'''{}'''\n* item</text></revision></page>"
+    pages = [page.format(n, " ".join(sentences[n : n + 10])) for n in range(0, 1200, 10)]
+    dump = tmp_path / "enwik8"
+    dump.write_text("<mediawiki>" + "".join(pages) + page[:40])
+    prepared = prepare(config(source=str(dump), layout="running"))
+    assert prepared.counts["kept"] == 1200
+    assert set(prepared.split("few", "train")["text"]) <= set(sentences)

@@ -97,15 +97,17 @@ def train(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreT
     breaks ties between merges by these numbers. Listing them beforehand, as if they were special, fixes both.
     """
     if len(sentences) > _MOST_SENTENCES:
-        sentences = [sentences[index] for index in np.linspace(0, len(sentences) - 1, _MOST_SENTENCES, dtype=int)]
+        spread = np.linspace(0, len(sentences) - 1, _MOST_SENTENCES).astype(int).tolist()
+        sentences = [sentences[int(index)] for index in spread]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.normalizer = normalizer  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
     letters = _alphabet(sentences, normalizer, max(64, int(vocab_size * _ALPHABET_SHARE)))
+    inner = [_PREFIX + letter for letter in letters if _joins_words(letter, normalizer)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
-        special_tokens=[*SPECIAL_TOKENS, *letters, *(_PREFIX + letter for letter in letters if letter.isalnum())],
+        special_tokens=[*SPECIAL_TOKENS, *letters, *inner],
         initial_alphabet=letters,
         limit_alphabet=len(letters),
         continuing_subword_prefix=_PREFIX,
@@ -127,6 +129,11 @@ def _alphabet(sentences: Sequence[str], normalizer: normalizers.Normalizer, most
             counts[normal] += count
     frequent = sorted(counts, key=lambda character: (-counts[character], character))
     return sorted(frequent[:most])
+
+
+def _joins_words(letter: str, normalizer: normalizers.Normalizer) -> bool:
+    """Whether it may stand within a word; punctuation and Chinese characters are words of their own."""
+    return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(f"a{letter}a"))) == 1
 
 
 @dataclass(frozen=True)
