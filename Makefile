@@ -35,8 +35,9 @@ test: lint ## what every change must pass: style, types and all tests but the sl
 test-all: lint ## every test
 	$(BIN)/pytest -n 2
 
-bench: $(READY) ## speed and memory against torch's own attention, as a table and as benchmarks/results.json
+bench: $(READY) ## speed and memory against torch's own parts, as tables and as JSON in benchmarks/
 	$(BIN)/python benchmarks/attention.py --output benchmarks/results.json
+	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/text.py --output benchmarks/text_results.json
 
 figures: $(READY) ## draw the figures of the docs again
 	$(BIN)/python -m open_nvib.experiments.gamma_figure docs/figures/gamma_approximation.svg

@@ -140,15 +140,21 @@ def _describe_inspect(parser: ArgumentParser) -> None:
     _add_run(parser)
     _add_texts(parser)
     parser.add_argument("--json", action="store_true", help="print JSON, an object a line")
+    parser.add_argument("--plot", type=str | None, default=None, help="also draw a picture to this file (.png, .svg)")
 
 
 def _inspect(given: Namespace) -> None:
-    reports = _load(given).inspect(_texts(given))
+    texts = _texts(given)
+    reports = _load(given).inspect(texts)
     for report in reports:
         if given.json:
             print(json.dumps(asdict(report), ensure_ascii=False))
         else:
             print(_table(report))
+    if given.plot:
+        from open_nvib.text.picture import draw_reports
+
+        print(f"picture: {draw_reports(reports, given.plot)}", file=sys.stderr)
 
 
 def _table(report: Any) -> str:

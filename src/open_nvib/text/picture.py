@@ -1,0 +1,54 @@
+"""A picture of what the latent kept of a text."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from open_nvib.errors import InputError
+from open_nvib.text.run import TextReport
+
+BAR, DROPPED = "#0072B2", "#999999"
+
+
+def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
+    """Bars for each token: its share of the latent's weight, and the KL of its vector. Dropped ones are struck out."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    path = Path(path)
+    widest = max(len(report.tokens) for report in reports)
+    figure, axes = plt.subplots(
+        2 * len(reports), 1, figsize=(max(6.0, 0.55 * widest), 3.6 * len(reports)), layout="constrained", squeeze=False
+    )
+    for row, report in enumerate(reports):
+        places = range(len(report.tokens))
+        upper, lower = axes[2 * row, 0], axes[2 * row + 1, 0]
+        upper.bar(places, [100 * token.weight for token in report.tokens], color=BAR)
+        upper.set_ylabel("weight (%)")
+        upper.set_title(f"{report.text}\n→ {report.reconstruction}", fontsize=9, loc="left", wrap=True)
+        upper.set_xticks([])
+        lower.bar(places, [token.kl or 0.0 for token in report.tokens], color="#E69F00")
+        lower.set_ylabel("KL (nats)")
+        lower.set_xticks(
+            list(places), [_label(token.token, token.kept) for token in report.tokens], rotation=60, ha="right"
+        )
+        for label, token in zip(lower.get_xticklabels(), report.tokens, strict=True):
+            label.set_color("black" if token.kept else DROPPED)
+        for one in (upper, lower):
+            one.spines[["top", "right"]].set_visible(False)
+    try:
+        figure.savefig(path, dpi=150)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: the picture cannot be written ({error}). Give a path that ends in .png or .svg."
+        ) from error
+    finally:
+        plt.close(figure)
+    return path
+
+
+def _label(token: str, kept: bool) -> str:
+    """A stroke through every letter of what was dropped."""
+    text = token.replace("$", r"\$")
+    return text if kept else "".join(f"{letter}\u0336" for letter in text)
