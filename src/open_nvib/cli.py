@@ -31,14 +31,15 @@ def _main(arguments: list[str] | None) -> None:
         prog="nvib", description="Text autoencoders whose latent is a set of vectors of learned size."
     )
     commands = parser.add_subcommands(dest="command")
-    actions: dict[str, Callable[[Namespace], None]] = {}
-    for name, (describe, action, summary) in COMMANDS.items():
+    arguments = sys.argv[1:] if arguments is None else arguments
+    for name, (describe, _, summary) in COMMANDS.items():
         command = OneLineParser(prog=f"nvib {name}", description=summary)
-        describe(command)
+        if name in arguments[:1]:  # to describe a command is to import what it needs
+            describe(command)
         commands.add_subcommand(name, command, help=summary)
-        actions[name] = action
     given = parser.parse_args(arguments)
-    actions[given.command](given[given.command])
+    _, action, _ = COMMANDS[given.command]
+    action(given[given.command])
 
 
 class OneLineParser(ArgumentParser):

@@ -78,12 +78,22 @@ def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -
         trainer.train(resume_from_checkpoint=None if start is None else str(start))
     except FloatingPointError as error:
         raise InputError(f"{directory}: {error}") from error
-    metrics = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
+    metrics = _last_evaluation(trainer) if config.watch.best_metric == "last" else None
+    metrics = trainer.evaluate() if metrics is None else metrics
+    metrics = {name.removeprefix("eval_"): value for name, value in metrics.items()}
     if trainer.is_world_process_zero():
         trainer.autoencoder.save_pretrained(directory / MODEL)
         record = {"step": trainer.state.global_step, "validation": metrics}
         _write_atomically(directory / METRICS, json.dumps(record, indent=1) + "\n")
     return metrics
+
+
+def _last_evaluation(trainer: AutoencoderTrainer) -> dict[str, float] | None:
+    """What the last step was evaluated to, if it was."""
+    for entry in trainer.state.log_history:
+        if entry["step"] == trainer.state.global_step and "eval_loss" in entry:
+            return {name: value for name, value in entry.items() if name.startswith("eval_")}
+    return None
 
 
 def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
