@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.text.data import PrepareConfig, prepare
+
 SUBJECTS = [
     "The old river",
     "A young painter",
@@ -52,3 +55,24 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip("the larger corpora are not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared data: 243 sentences to train on."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "corpus.txt").write_text("\n".join(make_sentences(300)))
+    config = PrepareConfig(
+        source=str(folder / "corpus.txt"),
+        output=str(folder / "data"),
+        layout="sentences",
+        partitions={"short": [5, 24]},
+        vocab_size=250,
+        workers=1,
+    )
+    return prepare(config).path
+
+
+# The run-time check of constructors knows a dataclass by its fields, and so refuses what Hugging Face adds to those of a
+# configuration when it loads one. `strict` checks the types of these already.
+TextAutoencoderConfig.__init__ = TextAutoencoderConfig.__init__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
