@@ -82,8 +82,16 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """A small NVAE that knows the 48 sentences it was trained on by heart."""
     folder = tmp_path_factory.mktemp("trained")
     (folder / "corpus.txt").write_text("\n".join(make_sentences(60, seed=1)))
-    source = {"source": str(folder / "corpus.txt"), "output": str(folder / "data"), "layout": "sentences"}
-    prepare(PrepareConfig(**source, partitions={"short": [5, 24]}, vocab_size=250, workers=1))
+    prepare(
+        PrepareConfig(
+            source=str(folder / "corpus.txt"),
+            output=str(folder / "data"),
+            layout="sentences",
+            partitions={"short": [5, 24]},
+            vocab_size=250,
+            workers=1,
+        )
+    )
     config = TrainConfig(
         data=str(folder / "data"),
         model=ModelSettings(d_model=48, ffn_size=48, max_positions=64, dropout=0.0),

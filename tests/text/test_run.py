@@ -1,13 +1,15 @@
 """What one does with a trained model, from Python."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
+from test_model import make_batch, make_model
 
 from open_nvib.errors import InputError
 from open_nvib.process import Posterior
-from open_nvib.text.run import load_run, token_reports
+from open_nvib.text.run import load_run, mix, token_reports
 
 
 def test_reconstruction_of_known_sentences_is_mostly_exact(trained, known):
@@ -83,8 +85,6 @@ def test_latents_can_be_pruned_mixed_and_edited(trained, known):
 
 def test_inspection_of_a_pooled_latent_has_one_vector():
     """The other bottlenecks have no pseudo-counts: the vectors that are there share the weight evenly."""
-    from test_model import make_batch, make_model
-
     ids = make_batch(6)["input_ids"]
     for kind, present in (("t", 6), ("vt", 6), ("vts", 3), ("vtp", 1)):
         rows, prior_weight = token_reports(make_model(kind).encoder.posterior(ids), list("abcdef"))
@@ -97,19 +97,16 @@ def test_inspection_of_a_pooled_latent_has_one_vector():
 
 @pytest.mark.parametrize("kind", ["t", "vt", "vts", "vtp"])
 def test_path_between_plain_latents_ends_at_their_means(kind):
-    from test_model import make_batch, make_model
-
-    from open_nvib.text.run import mix
-
     model = make_model(kind)
     batch = make_batch(7, 4)
     latent = model.encoder.posterior(batch["input_ids"], batch["attention_mask"])
     for weight, row in ((0.0, 0), (1.0, 1)):
-        end, mean = mix(latent, weight).compact(), latent.mean()[row].compact()
+        end: Any = mix(latent, weight).compact()
+        mean: Any = latent.mean()[row].compact()
         torch.testing.assert_close(end.z, mean.z)
         torch.testing.assert_close(end.log_pi, mean.log_pi)
     alone = model.encoder.posterior(batch["input_ids"][:1])
-    longer = mix(latent, 0.25)
+    longer: Any = mix(latent, 0.25)
     if kind in ("t", "vt"):  # where the shorter text has nothing, the longer one fades
         torch.testing.assert_close(longer.z[0, 4:], 0.75 * alone.mean().z[0, 4:])
 
