@@ -4,7 +4,9 @@ A mistake of the user is one line and exit code 2. Heavy imports wait until a co
 quick.
 """
 
+import errno
 import json
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import asdict
@@ -24,6 +26,11 @@ def main(arguments: list[str] | None = None) -> None:
         _stop(str(error))
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
+    except Exception as error:
+        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and "No space left" not in str(error):
+            raise
+        where = getattr(error, "filename", None) or "the disk"
+        _stop(f"{where}: no space left on the disk. Free some, and run the same command again.")
 
 
 def _main(arguments: list[str] | None) -> None:
@@ -37,7 +44,10 @@ def _main(arguments: list[str] | None) -> None:
         if name in arguments[:1]:  # to describe a command is to import what it needs
             describe(command)
         commands.add_subcommand(name, command, help=summary)
-    given = parser.parse_args(arguments)
+    try:
+        given = parser.parse_args(arguments)
+    except UnicodeDecodeError as error:
+        raise InputError(f"--config: not a text file ({error}). Give a YAML file.") from error
     _, action, _ = COMMANDS[given.command]
     action(given[given.command])
 
@@ -96,7 +106,8 @@ def _train(given: Namespace) -> None:
 
     config = _build(TrainConfig, _without(given, "config", "output", "overwrite"))
     metrics = train(config, given.output, overwrite=given.overwrite)
-    print(" ".join(f"{name}={value:.4g}" for name, value in sorted(metrics.items())))
+    if os.environ.get("RANK", "0") == "0":  # under torchrun, one process speaks
+        print(" ".join(f"{name}={value:.4g}" for name, value in sorted(metrics.items())))
 
 
 # The use of a run
@@ -222,7 +233,7 @@ def _build(kind: type, options: Namespace) -> Any:
         built: Any = parser.instantiate_classes(Namespace(config=options))
         return built.config
     except ValueError as error:
-        raise InputError(str(error)) from error
+        raise InputError(" ".join(str(error).split())) from error
 
 
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], None], str]] = {

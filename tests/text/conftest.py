@@ -6,6 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.text.data import PrepareConfig, load_prepared, prepare
+from open_nvib.text.model import AutoencoderOutput
+from open_nvib.text.run import Run, load_run
+from open_nvib.text.train import train
+from open_nvib.text.train_config import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+
 SUBJECTS = [
     "The old river",
     "A young painter",
@@ -52,3 +59,66 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip("the larger corpora are not here")
     return folder
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared data: 243 sentences to train on."""
+    folder = tmp_path_factory.mktemp("prepared")
+    (folder / "corpus.txt").write_text("\n".join(make_sentences(300)))
+    config = PrepareConfig(
+        source=str(folder / "corpus.txt"),
+        output=str(folder / "data"),
+        layout="sentences",
+        partitions={"short": [5, 24]},
+        vocab_size=250,
+        workers=1,
+    )
+    return prepare(config).path
+
+
+@pytest.fixture(scope="session")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """A small NVAE that knows the 48 sentences it was trained on by heart."""
+    folder = tmp_path_factory.mktemp("trained")
+    (folder / "corpus.txt").write_text("\n".join(make_sentences(60, seed=1)))
+    prepare(
+        PrepareConfig(
+            source=str(folder / "corpus.txt"),
+            output=str(folder / "data"),
+            layout="sentences",
+            partitions={"short": [5, 24]},
+            vocab_size=250,
+            workers=1,
+        )
+    )
+    config = TrainConfig(
+        data=str(folder / "data"),
+        model=ModelSettings(d_model=48, ffn_size=48, max_positions=64, dropout=0.0),
+        loss=LossSettings(lambda_g=0.001, delta=0.3),
+        optimiser=OptimiserSettings(
+            steps=400,
+            batch_size=24,
+            learning_rate=5e-3,
+            schedule="warmup_stable_decay",
+            warmup_steps=20,
+            decay_share=0.3,
+            clip=1.0,
+        ),
+        watch=WatchSettings(evaluate_every=400, bleu_sentences=4),
+    )
+    train(config, folder / "run")
+    return load_run(folder / "run")
+
+
+@pytest.fixture(scope="session")
+def known(trained: Run) -> list[str]:
+    """The sentences it was trained on."""
+    texts = load_prepared(trained.config["data"]).split("short", "train")["text"]
+    return [text.lower() for text in texts]
+
+
+# The run-time check of constructors knows a dataclass by its fields, and so refuses what Hugging Face does with two of
+# them: it adds to those of a configuration when it loads one, and builds an output from a dictionary.
+TextAutoencoderConfig.__init__ = TextAutoencoderConfig.__init__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
+AutoencoderOutput.__init__ = AutoencoderOutput.__init__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]

@@ -170,7 +170,8 @@ def mix(latent: Latent, weight: float) -> Mixture:
     if isinstance(latent, Posterior):
         return latent[0].mix(latent[1], weight)
     mean = latent.mean()
-    z = (1 - weight) * mean.z[:1] + weight * mean.z[1:]  # vectors at the same place, the longer one's tail fading
+    z = mean.z * latent.mask.unsqueeze(-1)
+    z = (1 - weight) * z[:1] + weight * z[1:]  # vectors at the same place, the longer one's tail fading
     present = (
         latent.mask[:1] | latent.mask[1:] if 0 < weight < 1 else latent.mask[:1] if weight == 0 else latent.mask[1:]
     )
@@ -220,4 +221,9 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
     model = TextAutoencoder.from_pretrained(path / MODEL)
     histogram = torch.tensor(json.loads((path / LENGTHS).read_text())["lengths"])
     tokenizer = AutoTokenizer.from_pretrained(path / TOKENIZER)
-    return Run(path, model.eval().to(device) if device else model.eval(), tokenizer, histogram)  # pyright: ignore[reportArgumentType]
+    if device is not None:
+        try:
+            model.to(device)  # pyright: ignore[reportArgumentType]
+        except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
+            raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}).") from error
+    return Run(path, model.eval(), tokenizer, histogram)

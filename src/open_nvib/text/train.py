@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 import yaml
+from accelerate import PartialState
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments, set_seed
-from transformers.trainer_callback import PrinterCallback, ProgressCallback
+from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
 from open_nvib.errors import InputError
-from open_nvib.text.checkpoints import checkpoints, damage
+from open_nvib.text.checkpoints import checkpoints, damage, writing_to
 from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.console import Bar, Console
 from open_nvib.text.data import Prepared, load_prepared
@@ -63,37 +64,63 @@ def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -
     """
     directory = Path(output).expanduser()
     prepared = load_prepared(config.data)
-    finished = _claim(directory, config, overwrite=overwrite)
-    if finished is not None:
-        return finished
+    processes = PartialState(cpu=not torch.cuda.is_available())
+    main = processes.is_main_process
+    _check_data(config, prepared, processes.num_processes)
     set_seed(config.seed)
-    model = make_model(config, prepared)
-    _write_run(directory, config, prepared)
+    with processes.main_process_first():  # which makes the directory that the others then find
+        finished = _claim(directory, config, overwrite=overwrite and main)
+        if finished is not None:
+            return finished
+        model = make_model(config, prepared)
+        if main:
+            _write_run(directory, config, prepared)
     trainer = make_trainer(config, directory, prepared, model)
     start = last_good_checkpoint(directory / CHECKPOINTS, trainer.say)
-    _cut_log(directory / LOG, 0 if start is None else int(start.name.split("-")[1]))
+    step = 0 if start is None else int(start.name.split("-")[1])
+    if main:
+        _cut_log(directory / LOG, step)
     if start is not None:
         trainer.say(f"going on from {start}")
     try:
-        trainer.train(resume_from_checkpoint=None if start is None else str(start))
+        if start is not None and step >= trainer.args.max_steps:
+            _restore(trainer, start)
+        else:
+            trainer.train(resume_from_checkpoint=None if start is None else str(start))
     except FloatingPointError as error:
         raise InputError(f"{directory}: {error}") from error
-    metrics = _last_evaluation(trainer) if config.watch.best_metric == "last" else None
-    metrics = trainer.evaluate() if metrics is None else metrics
-    metrics = {name.removeprefix("eval_"): value for name, value in metrics.items()}
+    metrics = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
     if trainer.is_world_process_zero():
-        trainer.autoencoder.save_pretrained(directory / MODEL)
+        with writing_to(directory / MODEL):
+            trainer.autoencoder.save_pretrained(directory / MODEL)
         record = {"step": trainer.state.global_step, "validation": metrics}
         _write_atomically(directory / METRICS, json.dumps(record, indent=1) + "\n")
     return metrics
 
 
-def _last_evaluation(trainer: AutoencoderTrainer) -> dict[str, float] | None:
-    """What the last step was evaluated to, if it was."""
-    for entry in trainer.state.log_history:
-        if entry["step"] == trainer.state.global_step and "eval_loss" in entry:
-            return {name: value for name, value in entry.items() if name.startswith("eval_")}
-    return None
+def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
+    """See that the data fits the settings before anything is written."""
+    histogram = prepared.length_histogram(config.partition)
+    longest, sentences = len(histogram) - 1, int(histogram.sum())
+    if longest + 1 > config.model.max_positions:
+        raise InputError(
+            f"{prepared.path}: sentences have up to {longest} tokens and an end, wanted at most max_positions = "
+            f"{config.model.max_positions} in all. Raise --model.max_positions."
+        )
+    optimiser = config.optimiser
+    batch = optimiser.batch_size * optimiser.accumulate * processes
+    if batch > sentences:
+        raise InputError(
+            f"{prepared.path}: {sentences} sentences to train on are not one batch of {batch} (batch_size × accumulate "
+            f"× processes). Lower --optimiser.batch_size."
+        )
+
+
+def _restore(trainer: AutoencoderTrainer, checkpoint: Path) -> None:
+    """The state after the last step, which the Trainer's own resuming would take once more."""
+    trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    best = trainer.state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
+    trainer._load_from_checkpoint(best or str(checkpoint))
 
 
 def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
@@ -123,7 +150,8 @@ def make_trainer(
     arguments = training_arguments(config, directory, len(sentences))
 
     def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
+        if PartialState().is_main_process:
+            print(text, file=sys.stderr, flush=True)
 
     trainer = AutoencoderTrainer(
         model,
@@ -146,7 +174,8 @@ def make_trainer(
 
 def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> TrainingArguments:
     optimiser, watch = config.optimiser, config.watch
-    per_epoch = max(1, sentences // (optimiser.batch_size * optimiser.accumulate))
+    processes = PartialState().num_processes
+    per_epoch = max(1, sentences // (optimiser.batch_size * optimiser.accumulate * processes))
     steps = optimiser.steps or max(1, int(per_epoch * optimiser.epochs))
     decay: dict[str, Any] = {}
     if optimiser.schedule == "warmup_stable_decay":
@@ -213,6 +242,8 @@ def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str
     if not directory.exists() or not any(directory.iterdir()):
         return None
     if not is_run(directory):
+        if {path.name.removesuffix(".partial") for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
+            return None  # killed while it was begun
         raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
     known = yaml.safe_load((directory / CONFIG).read_text())
     if known != as_plain(config):

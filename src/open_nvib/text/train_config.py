@@ -6,6 +6,13 @@ from typing import Literal
 from open_nvib.text.schedules import Schedule
 
 
+def _check_positive(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} is {value}, wanted more than 0.")
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """The model: see `TextAutoencoderConfig`. The vocabulary comes with the data.
@@ -50,6 +57,16 @@ class ModelSettings:
     gamma_method: Literal["paper", "implicit"] = "paper"
     kappa: int = 1
     kl_form: Literal["expected", "exact"] = "expected"
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size")
+        _check_positive(self, "max_positions", "alpha0_p", "kappa")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}, wanted a share of at least 0 and below 1.")
+        if not 0 <= self.stride < 1:
+            raise ValueError(f"stride is {self.stride}, wanted a share of at least 0 and below 1.")
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model = {self.d_model} is not a multiple of heads = {self.heads}. Change one.")
 
 
 @dataclass(frozen=True)
@@ -98,6 +115,9 @@ class OptimiserSettings:
     weight_decay: float = 0.0
     precision: Literal["float32", "bf16"] = "float32"
 
+    def __post_init__(self) -> None:
+        _check_positive(self, "steps", "epochs", "batch_size", "accumulate", "learning_rate")
+
 
 @dataclass(frozen=True)
 class WatchSettings:
@@ -120,6 +140,9 @@ class WatchSettings:
     best_metric: Literal["bleu", "loss", "exact", "last"] = "last"
     keep_checkpoints: int = 2
     trackers: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "log_every", "evaluate_every", "keep_checkpoints")
 
 
 @dataclass(frozen=True)

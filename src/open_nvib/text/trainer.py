@@ -1,8 +1,6 @@
 """The Hugging Face Trainer with the three losses, their schedules, and reconstruction as evaluation."""
 
-import errno
 import math
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,11 +9,11 @@ import sacrebleu
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, Trainer
+from transformers.trainer_utils import rotate_checkpoints
 
-from open_nvib.errors import InputError
 from open_nvib.text.batches import Collator, LengthGroupedSampler
 from open_nvib.text.bottlenecks import NVIBBottleneck, PlainBottleneck
-from open_nvib.text.checkpoints import seal
+from open_nvib.text.checkpoints import seal, writing_to
 from open_nvib.text.console import COLLAPSED_KL, troubles
 from open_nvib.text.decoding import decode, in_batches
 from open_nvib.text.model import AutoencoderOutput, TextAutoencoder
@@ -142,7 +140,9 @@ class AutoencoderTrainer(Trainer):
         self._warn(metrics, texts)
         model.train(training)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
-        self.log(dict(metrics))
+        step = self.state.global_step
+        if not any(entry["step"] == step and f"{metric_key_prefix}_loss" in entry for entry in self.state.log_history):
+            self.log(dict(metrics))
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
@@ -162,26 +162,20 @@ class AutoencoderTrainer(Trainer):
     # Checkpoints
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
+        """Write, seal, and only then remove older ones: at every moment there is a complete one."""
         assert self.args.output_dir is not None
         checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:
-            super()._save_checkpoint(model, trial)
-            if self.args.should_save:
-                seal(checkpoint)
-        except (OSError, RuntimeError) as error:
-            if not _is_full(error, checkpoint.parent):
-                raise
-            shutil.rmtree(checkpoint, ignore_errors=True)
-            raise InputError(
-                f"{checkpoint}: no space left on the disk. Earlier checkpoints are intact: free some space and run the "
-                f"same command again."
-            ) from error
-
-
-def _is_full(error: BaseException, directory: Path) -> bool:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return "No space left" in str(error) or shutil.disk_usage(directory).free < 2**20
+            with writing_to(checkpoint):
+                super()._save_checkpoint(model, trial)
+                self.accelerator.wait_for_everyone()  # each process writes the state of its own random numbers
+                if self.args.should_save:
+                    seal(checkpoint)
+        finally:
+            self.args.save_total_limit = keep
+        if self.args.should_save:
+            rotate_checkpoints(self.args.output_dir, keep, self.state.best_model_checkpoint)
 
 
 @torch.no_grad()

@@ -1,0 +1,178 @@
+"""The command line: what it prints, and one line with exit code 2 for every mistake."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from open_nvib.cli import COMMANDS, main
+
+
+def out(capsys, *arguments: str) -> list[str]:
+    capsys.readouterr()
+    main([str(argument) for argument in arguments])
+    return capsys.readouterr().out.splitlines()
+
+
+def fails(capsys, *arguments: str) -> str:
+    """The one line on standard error of an exit with code 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main([str(argument) for argument in arguments])
+    assert stopped.value.code == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.startswith("nvib: ")
+    assert said.err.count("\n") == 1
+    return said.err
+
+
+def test_reconstruct_prints_a_line_for_each_text(trained, known, tmp_path, capsys, monkeypatch):
+    expected = trained.reconstruct(known[:3])
+    assert out(capsys, "reconstruct", trained.path, *known[:3]) == expected
+    file = tmp_path / "texts.txt"
+    file.write_text("\n".join(known[:3]) + "\n\n")
+    assert out(capsys, "reconstruct", trained.path, "--file", file) == expected
+    with file.open() as stream:
+        monkeypatch.setattr("sys.stdin", stream)
+        assert out(capsys, "reconstruct", trained.path, "--file", "-") == expected
+
+
+def test_sample_prints_what_python_samples(trained, capsys):
+    lines = out(capsys, "sample", trained.path, "--count", "4", "--seed", "2")
+    assert lines == trained.sample(4, seed=2)
+    assert len(out(capsys, "sample", trained.path, "--count", "2", "--length", "9")) == 2
+
+
+def test_interpolate_prints_the_path(trained, known, capsys):
+    lines = out(capsys, "interpolate", trained.path, known[0], known[1], "--steps", "3")
+    assert lines == trained.interpolate(known[0], known[1], steps=3)
+
+
+def test_inspect_prints_json_or_a_table(trained, known, capsys):
+    (report,) = trained.inspect(known[:1])
+    (line,) = out(capsys, "inspect", trained.path, known[0], "--json")
+    assert json.loads(line) == dataclasses.asdict(report)
+    table = out(capsys, "inspect", trained.path, known[0])
+    assert table[0] == known[0]
+    assert table[1].strip() == f"-> {report.reconstruction}"
+    rows = table[3:-1]
+    assert [row.split()[0] for row in rows] == [token.token for token in report.tokens]
+    assert [row.endswith("dropped") for row in rows] == [not token.kept for token in report.tokens]
+    assert f"{report.prior_weight:.1%}" in table[-1]
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_exits_with_0(command, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main([command, "--help"] if command else ["--help"])
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    assert text.startswith("usage: nvib")
+    assert all(name in text for name in ([] if command else COMMANDS))
+
+
+def test_print_config_is_a_config(tmp_path, capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(
+            [
+                "train",
+                "--output=x",
+                "--model.d_model=48",
+                "--loss.delta.start=1",
+                "--loss.delta.end=0.5",
+                "--print_config",
+            ]
+        )
+    assert stopped.value.code == 0
+    text = capsys.readouterr().out
+    (tmp_path / "config.yaml").write_text(text)
+    with pytest.raises(SystemExit):
+        main(["train", f"--config={tmp_path / 'config.yaml'}", "--print_config"])
+    printed = yaml.safe_load(text)
+    assert yaml.safe_load(capsys.readouterr().out) == printed
+    assert printed["model"]["d_model"] == 48
+    assert printed["loss"]["delta"]["end"] == 0.5
+
+
+CONFIGS = {
+    "unknown key": ("model:\n  d_modle: 3\n", "d_modle"),
+    "wrong type": ("model:\n  d_model: wide\n", "d_model"),
+    "wrong choice": ("model:\n  bottleneck: vae\n", "bottleneck"),
+    "not yaml": ("model: [\n", ""),
+    "a list": ("- model\n", ""),
+    "ramp without room": ("loss:\n  delta: {start: 1, end: 0, from_step: 5, to_step: 5}\n", "to_step = 5"),
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_bad_config_is_one_line(name, data, tmp_path, capsys):
+    text, what = CONFIGS[name]
+    (tmp_path / "config.yaml").write_text(text)
+    output = tmp_path / "run"
+    line = fails(capsys, "train", f"--config={tmp_path / 'config.yaml'}", f"--data={data}", f"--output={output}")
+    assert what in line
+    assert not output.exists()
+
+
+def test_binary_or_missing_config_is_one_line(data, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_bytes(bytes(range(256)))
+    for path in (tmp_path / "config.yaml", tmp_path / "nowhere.yaml"):
+        fails(capsys, "train", f"--config={path}", f"--data={data}", f"--output={tmp_path / 'run'}")
+
+
+ARGUMENTS = {
+    "no command": ([], ""),
+    "unknown command": (["recontruct"], "recontruct"),
+    "unknown option": (["sample", "RUN", "--number=3"], "number"),
+    "wrong type": (["sample", "RUN", "--count=many"], "count"),
+    "count of 0": (["sample", "RUN", "--count=0"], "count is 0"),
+    "length of 0": (["sample", "RUN", "--length=0"], "length is 0"),
+    "one step": (["interpolate", "RUN", "a war", "the war", "--steps=1"], "steps is 1"),
+    "empty text": (["reconstruct", "RUN", ""], "no tokens"),
+    "no text": (["reconstruct", "RUN"], "no text given"),
+    "text of spaces": (["inspect", "RUN", "   "], "no tokens"),
+    "one of two empty": (["interpolate", "RUN", "", "the war"], "no tokens"),
+    "missing file": (["reconstruct", "RUN", "--file=TMP/nowhere.txt"], "nowhere.txt"),
+    "binary file": (["inspect", "RUN", "--file=TMP/binary"], "UTF-8"),
+    "empty file": (["reconstruct", "RUN", "--file=TMP/empty"], "no text given"),
+    "folder for a file": (["reconstruct", "RUN", "--file=TMP"], "cannot be read"),
+    "not a run": (["sample", "TMP"], "not a run"),
+    "missing run": (["sample", "TMP/nowhere"], "no such directory"),
+    "file for a run": (["inspect", "TMP/empty", "text"], "not a run"),
+    "data for a run": (["sample", "DATA"], "not a run"),
+    "run for data": (["train", "--data=RUN", "--output=TMP/run"], "recipe.json"),
+    "missing data": (["train", "--data=TMP/nowhere", "--output=TMP/run"], "no such directory"),
+    "unknown device": (["sample", "RUN", "--device=abacus"], "abacus"),
+}
+
+
+@pytest.mark.parametrize("name", ARGUMENTS)
+def test_bad_input_is_one_line(name, trained, data, tmp_path, capsys):
+    arguments, what = ARGUMENTS[name]
+    (tmp_path / "binary").write_bytes(bytes(range(256)))
+    (tmp_path / "empty").write_text("")
+    places = {"RUN": trained.path, "TMP": tmp_path, "DATA": data}
+    for short, path in places.items():
+        arguments = [argument.replace(short, str(path)) for argument in arguments]
+    assert what in fails(capsys, *arguments)
+    assert not (tmp_path / "run").exists()
+
+
+def test_text_that_is_too_long_is_one_line_in_a_process_of_its_own(trained):
+    command = [sys.executable, "-m", "open_nvib", "reconstruct", str(trained.path), "war " * 600]
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert done.returncode == 2
+    assert done.stderr.startswith("nvib: the text 'war war")
+    assert "600 tokens, this model takes 63" in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_plain_transformer_cannot_be_sampled(data, tmp_path, capsys):
+    tiny = ["--model.d_model=16", "--optimiser.steps=1", "--optimiser.batch_size=16", "--watch.bleu_sentences=2"]
+    main(["train", f"--data={data}", f"--output={tmp_path / 'run'}", "--model.bottleneck=t", *tiny])
+    assert "no prior" in fails(capsys, "sample", str(tmp_path / "run"))

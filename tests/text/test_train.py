@@ -1,0 +1,351 @@
+"""Training end to end: stopped, damaged, short of space, spread over processes, or gone wrong."""
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from open_nvib.cli import main
+from open_nvib.text.checkpoints import checkpoints, damage
+from open_nvib.text.schedules import Schedule
+
+STEPS, EVERY = 60, 10
+TINY = {
+    "model.d_model": 16,
+    "model.ffn_size": 17,
+    "optimiser.steps": STEPS,
+    "optimiser.batch_size": 16,
+    "optimiser.learning_rate": 1e-3,
+    "watch.log_every": 1,
+    "watch.evaluate_every": EVERY,
+    "watch.bleu_sentences": 4,
+}
+
+
+def command(data: Path, output: Path, **changes) -> list[str]:
+    """The arguments of a small run; names of changes have __ for the dot."""
+    options = TINY | {"data": data, "output": output} | {name.replace("__", "."): x for name, x in changes.items()}
+    return ["train", *(f"--{name}={value}" for name, value in options.items())]
+
+
+def process(*launcher: str) -> list[str]:
+    return [sys.executable, "-m", *launcher, "open_nvib"]
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
+
+
+def run(arguments: list[str], *launcher: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*process(*launcher), *arguments], capture_output=True, text=True, env=environment())
+
+
+def fails(arguments: list[str], capsys) -> str:
+    """The one line of an exit with code 2."""
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    lines = [line for line in capsys.readouterr().err.splitlines() if line.startswith("nvib: ")]
+    assert len(lines) == 1
+    return lines[0]
+
+
+def log(output: Path) -> list[dict[str, float]]:
+    """The log, without how long it took."""
+    entries = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
+    return [entry for entry in entries if "train_runtime" not in entry]
+
+
+def weights(output: Path) -> bytes:
+    return (output / "model" / "model.safetensors").read_bytes()
+
+
+def contents(directory: Path) -> dict[str, str]:
+    files = sorted(file for file in directory.rglob("*") if file.is_file())
+    return {str(file.relative_to(directory)): hashlib.sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+@pytest.fixture(scope="module")
+def whole(data, tmp_path_factory) -> Path:
+    """A run that nothing happened to."""
+    output = tmp_path_factory.mktemp("whole") / "run"
+    done = run(command(data, output))
+    assert done.returncode == 0, done.stderr
+    return output
+
+
+@pytest.fixture(scope="module")
+def killed(data, tmp_path_factory) -> Path:
+    """The same run, killed between two checkpoints."""
+    output = tmp_path_factory.mktemp("killed") / "run"
+    running = subprocess.Popen([*process(), *command(data, output)], stderr=subprocess.DEVNULL, env=environment())
+    path = output / "log.jsonl"
+    while running.poll() is None and not (path.exists() and f'"step": {3 * EVERY + 3},' in path.read_text()):
+        time.sleep(0.005)
+    running.send_signal(signal.SIGKILL)
+    assert running.wait() == -signal.SIGKILL
+    assert not (output / "metrics.json").exists()
+    return output
+
+
+# Stopped and started again
+
+
+def test_killed_run_goes_on_to_the_same_weights(data, whole, killed, tmp_path):
+    output = tmp_path / "run"
+    shutil.copytree(killed, output)
+    again = run(command(data, output))
+    assert again.returncode == 0, again.stderr
+    assert f"going on from {checkpoints(killed / 'checkpoints')[0].name}" in again.stderr.replace(
+        str(output / "checkpoints") + "/", ""
+    )
+    assert weights(output) == weights(whole)
+    assert [entry["step"] for entry in log(output) if "loss" in entry] == list(range(1, STEPS + 1))
+    assert log(output) == log(whole)
+
+
+@pytest.mark.parametrize("file", ["optimizer.pt", "model.safetensors"])
+def test_damaged_checkpoint_is_passed_over(file, data, whole, killed, tmp_path, capsys):
+    output = tmp_path / "run"
+    shutil.copytree(killed, output)
+    good = [path for path in checkpoints(output / "checkpoints") if damage(path) is None]
+    assert len(good) == 2
+    with (good[0] / file).open("r+b") as stream:
+        stream.truncate(100)
+    main(command(data, output))
+    said = capsys.readouterr().err
+    assert f"{good[0]}: passed over, {file} is damaged" in said
+    assert f"going on from {good[1]}" in said
+    assert weights(output) == weights(whole)
+    assert log(output) == log(whole)
+
+
+@pytest.mark.parametrize("best", ["last", "loss"])
+def test_run_that_lost_only_its_end_takes_no_further_step(best, data, whole, tmp_path):
+    """Killed after the last checkpoint: in the middle of an epoch, where resuming would go on."""
+    output = tmp_path / "run"
+    if best == "last":
+        shutil.copytree(whole, output)
+    else:
+        main(command(data, output, watch__best_metric=best))
+    before, entries = weights(output), log(output)
+    (output / "metrics.json").unlink()
+    shutil.rmtree(output / "model")
+    main(command(data, output, watch__best_metric=best))
+    assert weights(output) == before
+    assert json.loads((output / "metrics.json").read_text())["step"] == STEPS
+    assert log(output) == entries
+
+
+def test_run_killed_before_its_first_checkpoint_starts_over(data, whole, killed, tmp_path):
+    output = tmp_path / "run"
+    shutil.copytree(killed, output, ignore=lambda folder, names: [n for n in names if n == "complete.json"])
+    main(command(data, output))
+    assert weights(output) == weights(whole)
+    assert log(output) == log(whole)
+
+
+@pytest.mark.parametrize("written", [["tokenizer"], ["tokenizer", "lengths.json"]], ids=str)
+def test_run_killed_while_it_was_begun_starts_over(written, data, whole, tmp_path):
+    output = tmp_path / "run"
+    shutil.copytree(whole, output, ignore=lambda folder, names: set(names) - {*written, "tokenizer.json"})
+    main(command(data, output))
+    assert weights(output) == weights(whole)
+
+
+# Claims to a directory
+
+
+def test_finished_run_returns_at_once_with_the_same_metrics(data, whole, capsys):
+    before = contents(whole)
+    main(command(data, whole))
+    printed = dict(pair.split("=") for pair in capsys.readouterr().out.split())
+    known = json.loads((whole / "metrics.json").read_text())["validation"]
+    assert printed == {name: f"{value:.4g}" for name, value in known.items()}
+    assert contents(whole) == before
+
+
+def test_other_settings_overwrite_nothing_unless_told(data, whole, tmp_path, capsys):
+    output = tmp_path / "run"
+    shutil.copytree(whole, output)
+    (output / "notes.txt").write_text("mine")
+    before = contents(output)
+    other = command(data, output, seed=1, optimiser__steps=2)
+    line = fails(other, capsys)
+    assert "other settings" in line
+    assert "seed" in line
+    assert "optimiser.steps" in line
+    assert contents(output) == before
+    main([*other, "--overwrite"])
+    assert json.loads((output / "metrics.json").read_text())["step"] == 2
+    assert (output / "notes.txt").read_text() == "mine"
+    assert not checkpoints(output / "checkpoints") or checkpoints(output / "checkpoints")[0].name == "checkpoint-2"
+
+
+def test_directory_of_another_kind_is_left_alone(data, tmp_path, capsys):
+    (tmp_path / "thesis.tex").write_text("years")
+    assert "not a run" in fails([*command(data, tmp_path), "--overwrite"], capsys)
+    assert contents(tmp_path).keys() == {"thesis.tex"}
+
+
+# Processes, accumulation and precision
+
+
+def assert_same_training(one: Path, other: Path) -> None:
+    losses = [[entry["loss"] for entry in log(output) if "loss" in entry] for output in (one, other)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)
+    mine, theirs = (load_file(output / "model" / "model.safetensors") for output in (one, other))
+    for name, tensor in mine.items():
+        if "to_qkv.bias" not in name:  # the keys' part has no gradient but rounding errors, which Adam enlarges
+            torch.testing.assert_close(tensor, theirs[name], rtol=1e-3, atol=1e-4, msg=name)
+
+
+def plain(data: Path, output: Path, **changes) -> list[str]:
+    """Without noise, so that batches may be cut in any way."""
+    given = {"model__bottleneck": "t", "model__dropout": 0, "optimiser__steps": 12}
+    return command(data, output, **given, **changes)
+
+
+@pytest.fixture(scope="module")
+def one_process(data, tmp_path_factory) -> Path:
+    output = tmp_path_factory.mktemp("one_process") / "run"
+    main(plain(data, output))
+    return output
+
+
+def test_two_processes_match_one_on_the_same_batches(data, one_process, tmp_path):
+    output = tmp_path / "run"
+    launcher = ("torch.distributed.run", "--standalone", "--nproc_per_node=2", "-m")
+    done = run(plain(data, output, optimiser__batch_size=8), *launcher)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("bleu=") == 1
+    assert_same_training(one_process, output)
+    assert all(damage(path) is None for path in checkpoints(output / "checkpoints"))
+
+
+def test_accumulated_batches_match_one_large_batch(data, one_process, tmp_path):
+    main(plain(data, tmp_path / "run", optimiser__batch_size=4, optimiser__accumulate=4))
+    assert_same_training(one_process, tmp_path / "run")
+
+
+def test_bf16_is_close_to_float32(data, whole, tmp_path):
+    main(command(data, tmp_path / "run", optimiser__precision="bf16"))
+    mine, theirs = log(tmp_path / "run")[-1]["eval_loss"], log(whole)[-1]["eval_loss"]
+    assert mine != theirs
+    assert mine == pytest.approx(theirs, rel=0.02)
+    assert theirs < 0.95 * log(whole)[0]["loss"]
+
+
+# Logs and schedules
+
+
+def test_schedules_reach_the_log(data, tmp_path):
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "loss:\n  lambda_g: {start: 0.0, end: 0.5, from_step: 2, to_step: 6}\n  lambda_d: 0.25\n"
+        "  delta: {start: 1.0, end: 0.5, kind: cyclical, period: 4}\n"
+    )
+    main([*command(data, tmp_path / "run", optimiser__steps=9), f"--config={config}"])
+    entries = [entry for entry in log(tmp_path / "run") if "loss" in entry]
+    ramp = Schedule(start=0.0, end=0.5, from_step=2, to_step=6)
+    cycle = Schedule(start=1.0, end=0.5, kind="cyclical", period=4)
+    assert [entry["lambda_g"] for entry in entries] == [ramp.at(step) for step in range(1, 10)]
+    assert [entry["lambda_d"] for entry in entries] == [0.25] * 9
+    assert [entry["delta"] for entry in entries] == pytest.approx([cycle.at(step) for step in range(1, 10)])
+
+
+def test_logged_loss_is_the_sum_of_its_parts(whole):
+    for entry in log(whole):
+        if "loss" in entry:
+            parts = entry["cross_entropy"] + 0.01 * entry["kl_gaussian"] + entry["kl_dirichlet"]
+            assert entry["loss"] == pytest.approx(parts, abs=1e-5)
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("bottleneck", ["t", "vt", "nvae"])
+def test_loss_that_is_not_finite_names_what_went_wrong(bottleneck, data, tmp_path, capsys):
+    arguments = command(data, tmp_path / "run", optimiser__learning_rate=1e30, model__bottleneck=bottleneck)
+    line = fails(arguments, capsys)
+    assert "the loss is not finite" in line
+    assert "first in " in line or "entries of " in line
+    assert "learning_rate" in line
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A folder with as many kilobytes as asked for."""
+    mounted: list[Path] = []
+
+    def mount(folder: Path, kilobytes: int) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        options = f"{'remount,' if folder in mounted else ''}size={kilobytes}k"
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
+        if done.returncode:
+            pytest.skip(f"mounting a small disk is not permitted here: {done.stderr.decode().strip()}")
+        mounted.append(folder)
+
+    yield mount
+    for folder in set(mounted):
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def kilobytes(folder: Path) -> int:
+    """In whole pages."""
+    return sum(4 + -(-file.stat().st_size // 4096) * 4 for file in folder.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize("share", [2.1, 2.4, 2.8])
+def test_full_disk_loses_no_earlier_checkpoint(share, data, tmp_path, small_disk, capsys):
+    """The third checkpoint does not fit: by its weights, its optimiser or its last small files."""
+    large = {"model__ffn_size": 4096, "optimiser__steps": 8, "watch__evaluate_every": 2, "watch__keep_checkpoints": 9}
+    probe = tmp_path / "probe"
+    main(command(data, probe, **large | {"optimiser__steps": 2}))
+    size, rest = kilobytes(probe / "checkpoints"), kilobytes(probe / "tokenizer") + 40
+    output = tmp_path / "run"
+    small_disk(output, int(share * size) + rest)
+    arguments = command(data, output, **large)
+    first = fails(arguments, capsys)
+    assert "checkpoint-6: no space left on the disk" in first
+    good = checkpoints(output / "checkpoints")
+    assert [path.name for path in good] == ["checkpoint-4", "checkpoint-2"]
+    assert all(damage(path) is None for path in good)
+    small_disk(output, 9 * size)
+    main(arguments)
+    assert "going on from" in capsys.readouterr().err
+    assert json.loads((output / "metrics.json").read_text())["step"] == 8
+
+
+def test_disk_that_is_full_from_the_start_is_one_line(data, tmp_path, small_disk, capsys):
+    small_disk(tmp_path / "run", 8)
+    assert "no space left" in fails(command(data, tmp_path / "run"), capsys)
+
+
+@pytest.mark.parametrize(
+    ("changes", "what"),
+    [
+        ({"partition": "long"}, "no partition 'long'"),
+        ({"model__heads": 3}, "heads = 3"),
+        ({"model__stride": 1.5}, "stride"),
+        ({"model__max_positions": 9}, "max_positions"),
+        ({"optimiser__batch_size": 0}, "batch_size"),
+        ({"optimiser__batch_size": 5000}, "batch_size"),
+        ({"optimiser__steps": 0}, "steps"),
+        ({"watch__evaluate_every": 0}, "evaluate_every"),
+    ],
+    ids=str,
+)
+def test_settings_that_cannot_work_are_one_line_and_leave_nothing(changes, what, data, tmp_path, capsys):
+    assert what in fails(command(data, tmp_path / "run", **changes), capsys)
+    assert not (tmp_path / "run").exists()
