@@ -230,7 +230,7 @@ def _build(kind: type, options: Namespace) -> Any:
     parser = ArgumentParser(exit_on_error=False)
     parser.add_class_arguments(kind, "config")
     try:
-        built: Any = parser.instantiate_classes(Namespace(config=options))
+        built: Any = parser.instantiate(Namespace(config=options))
         return built.config
     except ValueError as error:
         raise InputError(" ".join(str(error).split())) from error

@@ -120,5 +120,4 @@ def known(trained: Run) -> list[str]:
 
 # The run-time check of constructors knows a dataclass by its fields, and so refuses what Hugging Face does with two of
 # them: it adds to those of a configuration when it loads one, and builds an output from a dictionary.
-TextAutoencoderConfig.__init__ = TextAutoencoderConfig.__init__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
 AutoencoderOutput.__init__ = AutoencoderOutput.__init__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
