@@ -38,3 +38,15 @@ print(sorted(heavy & set(sys.modules)))
 def test_the_core_imports_nothing_heavy():
     result = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
     assert result.stdout.strip() == "[]"
+
+
+def test_the_command_without_its_extra_says_what_to_install(tmp_path):
+    """jsonargparse is hidden by a module of that name that is not there, as in an installation of the core alone."""
+    program = (
+        "import sys; sys.modules['jsonargparse'] = None; sys.argv = ['nvib', '--help']\n"
+        "from open_nvib.__main__ import main; main()"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
+    assert result.returncode == 2
+    assert result.stderr.startswith("nvib: jsonargparse is not installed.")
+    assert result.stderr.count("\n") == 1

@@ -1,6 +1,19 @@
-"""`python -m open_nvib` is `nvib`; `torchrun -m open_nvib train …` trains in several processes."""
+"""`nvib` and `python -m open_nvib`; `torchrun -m open_nvib train …` trains in several processes."""
 
-from open_nvib.cli import main
+import sys
+
+
+def main() -> None:
+    """The command line, or a word on what to install where only the core library is."""
+    try:
+        from open_nvib.cli import main as run
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("open_nvib"):
+            raise
+        print(f"nvib: {error.name} is not installed. The command needs: pip install 'open-nvib[text]'", file=sys.stderr)
+        raise SystemExit(2) from None
+    run()
+
 
 if __name__ == "__main__":
     main()
