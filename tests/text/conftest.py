@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.data import PrepareConfig, load_prepared, prepare
 from open_nvib.text.model import AutoencoderOutput
 from open_nvib.text.run import Run, load_run
@@ -118,6 +117,6 @@ def known(trained: Run) -> list[str]:
     return [text.lower() for text in texts]
 
 
-# The run-time check of constructors knows a dataclass by its fields, and so refuses what Hugging Face does with two of
-# them: it adds to those of a configuration when it loads one, and builds an output from a dictionary.
+# The run-time check of constructors knows a dataclass by its fields, and so refuses that Hugging Face builds an output
+# from a dictionary.
 AutoencoderOutput.__init__ = AutoencoderOutput.__init__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]
