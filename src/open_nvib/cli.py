@@ -73,7 +73,9 @@ def _describe_prepare(parser: ArgumentParser) -> None:
     parser.add_argument("--config", action="config", help="YAML file with any of the options below")
     parser.add_class_arguments(PrepareConfig)
     parser.add_argument("--overwrite", action="store_true", help="replace data of another recipe at --output")
-    parser.add_argument("--plot", type=str | None, default=None, help="also draw the length distributions to this file")
+    parser.add_argument(
+        "--plot", type=str | None, default=None, help="where to draw the length distributions, instead of --output"
+    )
 
 
 def _prepare(given: Namespace) -> None:
@@ -83,9 +85,10 @@ def _prepare(given: Namespace) -> None:
     options = _without(given, "config", "overwrite", "plot")
     prepared = prepare(_build(PrepareConfig, options), overwrite=given.overwrite)
     print(prepared.summary())
-    if given.plot:
-        draw_lengths(prepared, Path(given.plot))
-        print(f"length distributions: {given.plot}")
+    picture = Path(given.plot) if given.plot else prepared.path / "lengths.svg"
+    if given.plot or not picture.exists():
+        draw_lengths(prepared, picture)
+    print(f"length distributions: {picture}")
 
 
 # train

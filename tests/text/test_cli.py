@@ -176,3 +176,16 @@ def test_plain_transformer_cannot_be_sampled(data, tmp_path, capsys):
     tiny = ["--model.d_model=16", "--optimiser.steps=1", "--optimiser.batch_size=16", "--watch.bleu_sentences=2"]
     main(["train", f"--data={data}", f"--output={tmp_path / 'run'}", "--model.bottleneck=t", *tiny])
     assert "no prior" in fails(capsys, "sample", str(tmp_path / "run"))
+
+
+def test_prepare_draws_the_lengths(tmp_path, capsys):
+    """Into the output, once, where no other place is given."""
+    text = tmp_path / "text.txt"
+    words = ["river", "stone", "green", "walked", "winter", "quiet"]
+    lines = [" ".join(words[(i * k) % 6] for k in range(1, 7 + i % 6)).capitalize() + f" {i}." for i in range(300)]
+    text.write_text("\n".join(lines))
+    arguments = ["prepare", "--source", str(text), "--output", str(tmp_path / "data"), "--vocab_size", "120"]
+    for _ in range(2):
+        main([*arguments, "--layout", "sentences", "--partitions", "{short: [5, 40]}"])
+        assert f"length distributions: {tmp_path / 'data' / 'lengths.svg'}" in capsys.readouterr().out
+    assert (tmp_path / "data" / "lengths.svg").stat().st_size > 1000
