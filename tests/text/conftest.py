@@ -56,15 +56,13 @@ def corpora() -> Path:
     beside = Path(__file__).resolve().parents[3] / "shared" / "corpora"
     folder = Path(os.environ.get("OPEN_NVIB_CORPORA", beside))
     if not folder.is_dir():
-        pytest.skip("the larger corpora are not here")
+        pytest.skip(f"the larger corpora are not at {folder}: set OPEN_NVIB_CORPORA to where they are")
     return folder
 
 
-@pytest.fixture(scope="session")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Prepared data: 243 sentences to train on."""
-    folder = tmp_path_factory.mktemp("prepared")
-    (folder / "corpus.txt").write_text("\n".join(make_sentences(300)))
+def prepare_in(folder: Path, sentences: list[str]) -> Path:
+    """Prepare sentences of 5 to 24 tokens in `folder`. Returns the directory of the data."""
+    (folder / "corpus.txt").write_text("\n".join(sentences))
     config = PrepareConfig(
         source=str(folder / "corpus.txt"),
         output=str(folder / "data"),
@@ -77,20 +75,17 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Prepared data: 243 sentences to train on."""
+    folder = tmp_path_factory.mktemp("prepared")
+    return prepare_in(folder, make_sentences(300))
+
+
+@pytest.fixture(scope="session")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """A small NVAE that knows the 48 sentences it was trained on by heart."""
+    """A small NVAE that reconstructs most of the sentences it was trained on."""
     folder = tmp_path_factory.mktemp("trained")
-    (folder / "corpus.txt").write_text("\n".join(make_sentences(60, seed=1)))
-    prepare(
-        PrepareConfig(
-            source=str(folder / "corpus.txt"),
-            output=str(folder / "data"),
-            layout="sentences",
-            partitions={"short": [5, 24]},
-            vocab_size=250,
-            workers=1,
-        )
-    )
+    prepare_in(folder, make_sentences(60, seed=1))
     config = TrainConfig(
         data=str(folder / "data"),
         model=ModelSettings(d_model=48, ffn_size=48, max_positions=64, dropout=0.0),
