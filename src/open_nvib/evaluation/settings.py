@@ -33,7 +33,7 @@ class EvaluateConfig:
     generalise: list[str] = field(default_factory=lambda: ["long"])
     samples: int = 20_000
     scorer: Literal["causal", "autoencoder"] = "causal"
-    scorer_steps: int = 1000
+    scorer_steps: int = 600
     latent_sentences: int = 200
     importance_samples: int = 64
     interpolations: int = 50
