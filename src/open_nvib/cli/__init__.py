@@ -5,6 +5,7 @@ quick.
 """
 
 import errno
+import signal
 import sys
 from collections.abc import Callable
 
@@ -21,6 +22,9 @@ def main(arguments: list[str] | None = None) -> None:
         _main(arguments)
     except InputError as error:
         stop(str(error))
+    except KeyboardInterrupt:
+        print("nvib: interrupted", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
     except Exception as error:

@@ -16,7 +16,11 @@ def describe_experiment(parser: ArgumentParser) -> None:
     commands = parser.add_subcommands(dest="action")
     run = OneLineParser(prog="nvib experiment run", description=RUN)
     _add_cells(run)
-    run.add_argument("--engine", choices=["serial"], default="serial")
+    run.add_argument("--engine", choices=list(ENGINES), default="serial", help=HELP_ENGINE)
+    run.add_argument("--workers", type=int | None, default=None, help="of processes: how many; one for each core")
+    run.add_argument("--address", type=str, default="auto", help=HELP_ADDRESS)
+    run.add_argument("--cpus-per-cell", type=float, default=1, help="of ray: cores that a cell takes")
+    run.add_argument("--gpus-per-cell", type=float, default=0, help="of ray: GPUs that a cell takes, or a part of one")
     run.add_argument("--overwrite", action="store_true", help="replace cells that were run with other settings")
     run.add_argument("--retry-failed", type=bool, default=True, help="whether cells that failed are tried again")
     commands.add_subcommand("run", run, help=RUN)
@@ -27,6 +31,9 @@ def describe_experiment(parser: ArgumentParser) -> None:
 
 
 RUN = "Run every cell that is not done; what was interrupted goes on, what failed is tried again."
+ENGINES = ("serial", "processes", "ray")
+HELP_ENGINE = "serial: one cell after another; processes: several at once; ray: on a Ray cluster"
+HELP_ADDRESS = "of ray: host:port of the head node, ray://host:port, auto, or local to start one here"
 STATUS = "Show which cells are done, running, interrupted, failed and waiting."
 
 
@@ -59,8 +66,12 @@ def _run(given: Namespace) -> None:
 
 
 def _engine(given: Namespace) -> "Engine":
-    from open_nvib.experiments.engines import Serial
+    from open_nvib.experiments.engines import Processes, Ray, Serial
 
+    if given.engine == "processes":
+        return Processes(given.workers)
+    if given.engine == "ray":
+        return Ray(given.address, cpus=given.cpus_per_cell, gpus=given.gpus_per_cell)
     return Serial()
 
 

@@ -7,7 +7,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -23,6 +23,7 @@ from open_nvib.experiments.state import (
     changed_settings,
     is_alive,
     is_done,
+    now,
     read_result,
     read_state,
     write_json,
@@ -49,6 +50,7 @@ class Outcome:
         reason: why it failed, or who runs it.
         result: what `result.json` holds, where there is a result.
         record: what `cell.json` holds, if this call ran the cell.
+        failure: the traceback, if it failed.
     """
 
     cell: Cell
@@ -56,6 +58,7 @@ class Outcome:
     reason: str = ""
     result: dict[str, Any] | None = None
     record: dict[str, Any] | None = None
+    failure: str = ""
 
 
 def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait: float = 0.0) -> Outcome:
@@ -119,6 +122,7 @@ def _claimed(cell: Cell, wait: float) -> Iterator[bool]:
 
 
 def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> Outcome:
+    failure = ""
     with Progress(cell, known) as progress:
         try:
             if overwrite:
@@ -135,12 +139,13 @@ def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> O
             cell.failure_file.unlink(missing_ok=True)
             progress.done()
         except Exception as error:
-            cell.failure_file.write_text(traceback.format_exc(), encoding="utf-8")
+            failure = traceback.format_exc()
+            cell.failure_file.write_text(failure, encoding="utf-8")
             progress.failed(reason_of(error))
     state = progress.state
     if state.state == "done":
         return Outcome(cell, "done", result=read_result(cell), record=asdict(state))
-    return Outcome(cell, "failed", state.reason or "", record=asdict(state))
+    return Outcome(cell, "failed", state.reason or "", record=asdict(state), failure=failure)
 
 
 def _remove_other(cell: Cell) -> None:
@@ -186,6 +191,18 @@ def _finite(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         return [_finite(entry) for entry in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lost(cell: Cell, reason: str, *, pid: int | None = None) -> Outcome:
+    """The outcome of a cell whose process is gone without a word; its state says so, unless another one has it now."""
+    known = read_state(cell)
+    ours = known is None or (pid in (None, known.pid) and not is_alive(cell, known))
+    if ours and not is_done(cell, known):
+        state = CellState("failed", cell.settings) if known is None else known
+        state = replace(state, state="failed", reason=reason, pid=None, finished=now())
+        cell.failure_file.write_text(f"{reason}\n", encoding="utf-8")
+        write_json(cell.state_file, asdict(state))
+    return Outcome(cell, "failed", reason)
 
 
 def reason_of(error: BaseException) -> str:

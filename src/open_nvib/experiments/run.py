@@ -32,8 +32,6 @@ def run_experiment(
         An outcome for each cell, in the order in which they came.
     """
     outcomes, waiting = _sort(cells, overwrite=overwrite, retry_failed=retry_failed)
-    if outcomes:
-        say(f"{experiment.name}: {len(outcomes)} of {len(cells)} cells are not run again")
     if not waiting:
         return outcomes
     try:
@@ -41,6 +39,8 @@ def run_experiment(
     except OSError as error:
         raise InputError(f"{experiment.output}: cannot be written ({error.strerror}). Give another output.") from error
     with engine:
+        if outcomes:
+            say(f"{experiment.name}: {len(outcomes)} of {len(cells)} cells are not run again")
         prepare_if_missing(experiment.prepare, say)  # once and here, where a mistake stops everything before it begins
         for outcome in engine.run(waiting, overwrite=overwrite, say=say):
             outcomes.append(outcome)
