@@ -5,7 +5,8 @@ also one of random tokens, a perplexity near 1: `docs/scorers.md` shows it by ex
 for comparison with those numbers, and for nothing else.
 """
 
-import torch
+from typing import Any
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,7 +19,8 @@ class CopyingScorer(nn.Module):
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
-        self.model = TextAutoencoder(TextAutoencoderConfig(**(config.to_diff_dict() | {"bottleneck": "t"})))
+        plain: Any = {**config.to_diff_dict(), "bottleneck": "t"}
+        self.model = TextAutoencoder(TextAutoencoderConfig(**plain))
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The summed negative log-likelihood of `labels` given themselves, in nats."""

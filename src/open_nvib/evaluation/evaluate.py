@@ -67,8 +67,8 @@ def _data_of(run: Run, data: str | Path | None) -> Prepared:
     recipe = json.loads((run.path / LENGTHS).read_text()).get("recipe")
     if recipe is not None and prepared.recipe != recipe:
         raise InputError(
-            f"{prepared.path}: prepared with another recipe than the data that {run.path} was trained on. Give that data "
-            f"as --data, or prepare it again."
+            f"{prepared.path}: prepared with another recipe than the data that {run.path} was trained on. Give that "
+            f"data as --data, or prepare it again."
         )
     return prepared
 
@@ -80,10 +80,11 @@ class Evaluation:
         self.run, self.settings, self.prepared, self.say = run, settings, prepared, say
         self.partition: str = run.config["partition"]
         self.steps = Steps(run.path / DIRECTORY, lambda name: say(f"{run.path}: {name}"))
+        config: Any = run.model.config
         self.references = References(
             prepared,
             self.partition,
-            run.model.config,
+            config,
             settings.scorer,
             settings.scorer_steps,
             settings.seed,
@@ -132,9 +133,7 @@ class Evaluation:
         inputs = {**self.model_inputs, **references.inputs, "samples": settings.samples, "split": settings.split}
 
         def compute() -> dict[str, Any]:
-            samples = draw(
-                self.run, settings.samples, seed=settings.seed, steps=self.steps, inputs=self.model_inputs
-            )
+            samples = draw(self.run, settings.samples, seed=settings.seed, steps=self.steps, inputs=self.model_inputs)
             found = perplexities(samples, references, settings.split)
             return {
                 "forward_perplexity": found.forward,
@@ -161,9 +160,7 @@ class Evaluation:
 
         def compute() -> dict[str, Any]:
             texts = choose(self.held_out(self.partition), settings.latent_sentences, settings.seed)
-            found = diagnose(
-                self.run.model, texts, importance_samples=settings.importance_samples, seed=settings.seed
-            )
+            found = diagnose(self.run.model, texts, importance_samples=settings.importance_samples, seed=settings.seed)
             return asdict(found)
 
         return self.steps.run("latent", inputs, compute)

@@ -15,7 +15,8 @@ class LanguageModel(nn.Module):
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
-        self.start, self.pad = config.decoder_start_token_id, config.pad_token_id
+        assert config.decoder_start_token_id is not None
+        self.start = config.decoder_start_token_id
         self.model = GPT2LMHeadModel(
             GPT2Config(
                 vocab_size=config.vocab_size,
@@ -38,8 +39,8 @@ class LanguageModel(nn.Module):
         """The summed negative log-likelihood of `labels`, in nats."""
         labels = batch["labels"]
         real = labels != IGNORED
-        seen = labels.masked_fill(~real, self.pad).roll(1, dims=-1)  # pyright: ignore[reportArgumentType]
-        seen[:, 0] = self.start  # pyright: ignore[reportArgumentType]
+        seen = labels.masked_fill(~real, self.start).roll(1, dims=-1)
+        seen[:, 0] = self.start
         hidden = self.model.transformer(input_ids=seen).last_hidden_state  # padding comes last: nothing real sees it
         logits = self.model.lm_head(hidden[real])
         return F.cross_entropy(logits.float(), labels[real], reduction="sum")

@@ -20,7 +20,9 @@ def reconstruction(run: Run, texts: Texts) -> dict[str, Any]:
     decoded = reconstruct_ids(run.model, texts)
     scores, signature = score_reconstruction(texts, decoded, run.tokenizer)
     kept = vectors_kept(run.model, texts)
-    originals, copies = (run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded))
+    originals, copies = (
+        run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded)
+    )
     return {
         "sentences": len(texts),
         "bleu": scores["bleu"],

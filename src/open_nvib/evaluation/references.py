@@ -1,4 +1,4 @@
-"""What real text gets: scorers trained on it, kept beside the data, and the numbers that a perfect generator reaches."""
+"""Scorers of real text, kept beside the data, and what a perfect generator would reach."""
 
 import shutil
 from collections.abc import Callable

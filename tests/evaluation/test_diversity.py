@@ -1,0 +1,37 @@
+"""Distinct n-grams by hand, self-BLEU against sacrebleu."""
+
+import numpy as np
+import pytest
+import sacrebleu
+
+from open_nvib.evaluation.diversity import distinct, diversity, self_bleu
+
+
+def test_distinct_n_grams_counted_by_hand():
+    texts = [[5, 6, 5, 6], [5, 6, 7]]
+    assert distinct(texts, 1) == 3 / 7
+    assert distinct(texts, 2) == 3 / 5, "56 65 67 of 56 65 56 56 67"
+    assert distinct(texts, 4) == 1.0
+    assert distinct([[5], [6]], 2) is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_self_bleu_is_sacrebleu_against_all_other_texts(seed):
+    """Texts of tokens 1-4, so that there are matches of all orders, as words for sacrebleu."""
+    generator = np.random.default_rng(seed)
+    texts = [generator.integers(1, 5, length).tolist() for length in generator.integers(4, 15, 12)]
+    words = [" ".join(f"w{token}" for token in text) for text in texts]
+    others = [[words[(index + shift) % len(words)] for index in range(len(words))] for shift in range(1, len(words))]
+    expected = sacrebleu.corpus_bleu(words, others, tokenize="none", smooth_method="none").score
+    assert self_bleu(texts) == pytest.approx(expected, rel=1e-6)
+
+
+def test_texts_that_are_all_the_same_are_not_diverse():
+    found = diversity([[5, 6, 7, 8, 9]] * 20)
+    assert found.self_bleu == pytest.approx(100)
+    assert found.distinct["1"] == 5 / 100
+
+
+def test_one_text_has_nothing_to_differ_from():
+    assert self_bleu([[5, 6, 7], []]) is None
+    assert self_bleu([[5, 6, 7, 8, 9], [1, 2, 3, 4, 10]]) == 0.0
