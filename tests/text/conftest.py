@@ -1,40 +1,15 @@
 """Small text made on the spot, and the larger corpora where they are found."""
 
 import os
-import random
 from pathlib import Path
 
 import pytest
+from small_text import make_sentences, prepare_in
 
-from open_nvib.text.data import PrepareConfig, load_prepared, prepare
-from open_nvib.text.model import AutoencoderOutput
+from open_nvib.text.data import load_prepared
 from open_nvib.text.run import Run, load_run
 from open_nvib.text.train import train
 from open_nvib.text.train_config import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
-
-SUBJECTS = [
-    "The old river",
-    "A young painter",
-    "Her sister",
-    "The council",
-    "Nobody",
-    "This machine",
-    "Every winter, he",
-]
-VERBS = ["crossed", "described", "sold", "remembered", "measured", "opposed", "rebuilt", "admired"]
-OBJECTS = ["the northern border", "a large collection of maps", "three small villages", "the first electric railway"]
-ENDS = ["in 1984", "without any help", "near the coast", "for many years", "after the war", "against all advice"]
-
-
-def make_sentences(count: int, seed: int = 0) -> list[str]:
-    """Distinct sentences of some 8 to 20 tokens."""
-    generator = random.Random(seed)
-    found: dict[str, None] = {}
-    while len(found) < count:
-        words = [generator.choice(part) for part in (SUBJECTS, VERBS, OBJECTS, ENDS)]
-        extra = f" and {generator.choice(VERBS)} {generator.choice(OBJECTS)}" if generator.random() < 0.7 else ""
-        found[f"{words[0]} {words[1]} {words[2]}{extra} {words[3]}."] = None
-    return list(found)
 
 
 @pytest.fixture(scope="session")
@@ -58,20 +33,6 @@ def corpora() -> Path:
     if not folder.is_dir():
         pytest.skip(f"the larger corpora are not at {folder}: set OPEN_NVIB_CORPORA to where they are")
     return folder
-
-
-def prepare_in(folder: Path, sentences: list[str]) -> Path:
-    """Prepare sentences of 5 to 24 tokens in `folder`. Returns the directory of the data."""
-    (folder / "corpus.txt").write_text("\n".join(sentences))
-    config = PrepareConfig(
-        source=str(folder / "corpus.txt"),
-        output=str(folder / "data"),
-        layout="sentences",
-        partitions={"short": [5, 24]},
-        vocab_size=250,
-        workers=1,
-    )
-    return prepare(config).path
 
 
 @pytest.fixture(scope="session")
@@ -110,8 +71,3 @@ def known(trained: Run) -> list[str]:
     """The sentences it was trained on."""
     texts = load_prepared(trained.config["data"]).split("short", "train")["text"]
     return [text.lower() for text in texts]
-
-
-# The run-time check of constructors knows a dataclass by its fields, and so refuses that Hugging Face builds an output
-# from a dictionary.
-AutoencoderOutput.__init__ = AutoencoderOutput.__init__.__wrapped__  # pyright: ignore[reportFunctionMemberAccess]

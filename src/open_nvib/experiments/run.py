@@ -6,7 +6,7 @@ from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, Say, differs, prepare_if_missing
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment
-from open_nvib.experiments.state import changed_settings, is_done, read_state
+from open_nvib.experiments.state import changed_settings, is_done, read_result, read_state, write_json
 
 
 def run_experiment(
@@ -59,12 +59,21 @@ def _sort(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) -> tupl
         if changed and not overwrite:
             raise InputError(differs(cell, changed))
         if not changed and is_done(cell, known):
+            _relabel(cell)
             outcomes.append(Outcome(cell, "kept"))
         elif known is not None and known.state == "failed" and not retry_failed and not changed:
             outcomes.append(Outcome(cell, "failed", known.reason or ""))
         else:
             waiting.append(cell)
     return outcomes, waiting
+
+
+def _relabel(cell: Cell) -> None:
+    """What a row is called changes nothing that was measured, and may be changed later."""
+    result = read_result(cell)
+    labels = {"label": cell.label, "paper": cell.paper}
+    if result is not None and result != {**result, **labels}:
+        write_json(cell.result_file, {**result, **labels})
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:

@@ -1,12 +1,13 @@
 """What an engine is."""
 
 from collections.abc import Iterator, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from open_nvib.experiments.cell import Outcome, Say
 from open_nvib.experiments.experiment import Cell
 
 
+@runtime_checkable
 class Engine(Protocol):
     """Runs cells. To enter it is to see that it can, which is an InputError otherwise."""
 

@@ -27,12 +27,14 @@ class Processes:
             raise InputError(f"workers is {workers}, wanted at least 1.")
         self.threads = max(1, cores // self.workers)
         self._children: set[subprocess.Popen[bytes]] = set()
+        self._stopping = False
 
     def __enter__(self) -> "Processes":
         return self
 
     def __exit__(self, *error: object) -> None:
         """Cells that are still running, because all is being stopped, end here and can be resumed."""
+        self._stopping = True
         for child in list(self._children):
             child.terminate()
 
@@ -58,6 +60,7 @@ class Processes:
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, "OMP_NUM_THREADS": str(self.threads)},
+                start_new_session=True,  # Ctrl-C is for us to pass on
             )
         self._children.add(child)
         try:
@@ -74,6 +77,8 @@ class Processes:
             self._children.discard(child)
         if answer and child.returncode == 0:
             return pickle.loads(answer)
+        if self._stopping:
+            return Outcome(cell, "failed", "stopped with all others")
         return lost(cell, f"its process {_end_of(child.returncode)}, see {cell.log_file}", pid=child.pid)
 
 
