@@ -172,6 +172,21 @@ def _inspect(given: Namespace) -> None:
         print(f"picture: {draw_reports(reports, given.plot)}", file=sys.stderr)
 
 
+def _describe_report(parser: ArgumentParser) -> None:
+    parser.add_argument("path", type=str, help="an experiment's YAML file, or a run directory")
+    parser.add_argument("--output", type=str | None, default=None, help="the directory to write the report to")
+    parser.add_argument("--cells", type=str | None, default=None, help="a directory of results to report instead")
+
+
+def _report(given: Namespace) -> None:
+    from open_nvib.report.command import report
+
+    written = report(given.path, output=given.output, cells=given.cells)
+    for remark in written.remarks:
+        print(f"nvib: {remark}", file=sys.stderr)
+    print(written.page)
+
+
 def _table(report: Any) -> str:
     def show(value: float | None, form: str) -> str:
         return "" if value is None else format(value, form)
@@ -246,4 +261,5 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace]
     "sample": (_describe_sample, _sample, "Generate texts from the prior."),
     "interpolate": (_describe_interpolate, _interpolate, "Write the texts on the path between two."),
     "inspect": (_describe_inspect, _inspect, "Show what the latent kept of each token."),
+    "report": (_describe_report, _report, "Write the tables and figures of an experiment, or of a run."),
 }
