@@ -26,7 +26,7 @@ from open_nvib.text.model import LatentOutput, TextAutoencoder
 
 SIZES = {
     "paper": {"vocab_size": 30522, "d_model": 256, "batch": 64},
-    "small": {"vocab_size": 6000, "d_model": 192, "batch": 128},
+    "small": {"vocab_size": 3000, "d_model": 128, "batch": 64},
 }
 SPECIAL: dict[str, Any] = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
 

@@ -12,8 +12,8 @@ CONFIGS = Path(__file__).parents[2] / "configs"
 
 def test_rows_are_those_of_the_configs():
     assert len(PAPER) == 15
-    for scale, recipes in (("paper", set()), ("small", {"nvae"})):
-        assert {file.stem for file in (CONFIGS / scale).glob("*.yaml")} - recipes == set(PAPER)
+    for scale in ("paper", "small"):
+        assert set(PAPER) <= {file.stem for file in (CONFIGS / scale).glob("*.yaml")}
     assert {row.model for row in PAPER.values()} == set(FAMILIES)
 
 

@@ -27,7 +27,14 @@ def test_spread_by_hand():
 
 @pytest.mark.parametrize(
     ("value", "decimals", "text"),
-    [(1234.5, 1, "1,234.5"), (-3.14159, 2, "−3.14"), (-0.001, 2, "0.00"), (0.5, 0, "0"), (math.inf, 1, "∞")],
+    [
+        (1234.5, 1, "1,234.5"),
+        (-3.14159, 2, "−3.14"),
+        (-0.001, 2, "0.00"),
+        (0.5, 0, "0"),
+        (math.inf, 1, "∞"),
+        (-1.26e17, 2, "−1.3×10¹⁷"),
+    ],
 )
 def test_numbers_are_written_for_readers(value, decimals, text):
     assert write(value, decimals) == text

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-import types
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -125,40 +123,21 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     assert "logged nothing yet" in fails(capsys, "report", run)
 
 
-@dataclass(frozen=True)
-class FakeRow:
-    seeds: list[int]
-    label: str | None = None
-    paper: str | None = None
-
-
-@dataclass(frozen=True)
-class FakeExperiment:
-    name: str
-    title: str
-    scale: str
-    output: str
-    rows: dict[str, FakeRow]
-
-
 @pytest.fixture
 def experiment(tmp_path, monkeypatch) -> Path:
-    """A file that is read as an experiment of two rows, with one of its results."""
-    rows = {"vt": FakeRow([0]), "nvae-0.01": FakeRow([0], "NVAE of mine")}
-    output = tmp_path / "runs" / "table"
-    module = types.ModuleType("open_nvib.experiments.experiment")
-    read = FakeExperiment("table", "", "small", str(output), rows)
-    module.load_experiment = lambda path: read  # pyright: ignore[reportAttributeAccessIssue]
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    write_cell(output, make_cell("vt", 0))
+    """An experiment of two rows, with one of its results."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "config.yaml").write_text("model: {bottleneck: vt}\n")
     file = tmp_path / "table.yaml"
-    file.write_text("rows: {}\n")
+    rows = {"vt": {"config": "config.yaml"}, "nvae-0.01": {"config": "config.yaml", "label": "NVAE of mine"}}
+    file.write_text(yaml.safe_dump({"rows": rows}, sort_keys=False))
+    write_cell(tmp_path / "runs" / "table", make_cell("vt", 0))
     return file
 
 
 def test_nvib_report_of_an_experiment(experiment, tmp_path, capsys):
     main(["report", str(experiment)])
-    page = tmp_path / "runs" / "table" / "report" / "report.html"
+    page = Path("runs/table/report/report.html")
     assert capsys.readouterr().out == f"{page}\n"
     text = page.with_suffix(".md").read_text()
     assert "# table" in text

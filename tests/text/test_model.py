@@ -90,6 +90,16 @@ def test_heads_that_do_not_divide_the_size_are_refused():
         make_model(heads=5)
 
 
+@pytest.mark.parametrize("kind", ["vt", "vtp", "vts", "nvae"])
+def test_latents_begin_with_less_noise_than_the_prior(kind):
+    """All models start alike: σ near e⁻¹, whatever Hugging Face does to the weights of a new model."""
+    model = make_model(kind)
+    batch = make_batch(7, 4, 11)
+    latent = model.encoder.posterior(batch["input_ids"], batch["attention_mask"])
+    log_sigma = latent.log_sigma[:, :-1] if kind == "nvae" else latent.log_sigma  # the prior's component comes last
+    assert (log_sigma + 1).abs().max() < 0.5
+
+
 # The loss
 
 

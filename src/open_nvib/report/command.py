@@ -1,11 +1,14 @@
 """What `nvib report` does with what it is given."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from open_nvib.errors import InputError
-from open_nvib.report.paper import PAPER
 from open_nvib.report.report import Written, write_report, write_run_report
 from open_nvib.report.results import Plan, RowPlan, read_results
+
+if TYPE_CHECKING:
+    from open_nvib.experiments.experiment import Experiment
 
 
 def report(path: str | Path, *, output: str | Path | None = None, cells: str | Path | None = None) -> Written:
@@ -24,21 +27,18 @@ def report(path: str | Path, *, output: str | Path | None = None, cells: str | P
         return write_run_report(path, output)
     if not path.exists():
         raise InputError(f"{path}: there is no such file, wanted an experiment's YAML or a run directory.")
-    plan, results = plan_of(path)
-    return write_report(read_results(plan, results if cells is None else cells), output or results / "report")
+    from open_nvib.experiments.experiment import load_experiment
+
+    experiment = load_experiment(path)
+    kind = f"{experiment.evaluate.split}-{experiment.evaluate.scorer}"
+    results = read_results(plan_of(experiment), experiment.output if cells is None else cells, evaluation=kind)
+    return write_report(results, experiment.output / "report" if output is None else output)
 
 
-def plan_of(file: Path) -> tuple[Plan, Path]:
-    """The plan of an experiment, and where its results are."""
-    from open_nvib.experiments.experiment import load_experiment  # pyright: ignore[reportMissingImports]
-
-    experiment = load_experiment(file)
-    rows = tuple(
-        RowPlan(name, tuple(row.seeds), row.label, row.paper or (name if name in PAPER else None))
-        for name, row in experiment.rows.items()
-    )
-    title = experiment.title or experiment.name
-    return Plan(experiment.name, title, experiment.scale, rows), Path(experiment.output)
+def plan_of(experiment: "Experiment") -> Plan:
+    """The part of an experiment that a report needs."""
+    rows = tuple(RowPlan(row.name, row.seeds, row.label, row.paper) for row in experiment.rows)
+    return Plan(experiment.name, experiment.title, experiment.scale, rows)
 
 
 def _check_is_run(path: Path) -> None:

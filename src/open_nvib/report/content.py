@@ -54,10 +54,11 @@ def document(results: Results) -> Document:
 
 def _lead(results: Results) -> str:
     there, wanted = len(results.records), results.wanted
+    scale = f" at the {results.plan.scale} scale" if results.plan.scale else ""
     cells = f"all {wanted} cells" if there == wanted else f"{there} of {wanted} cells so far"
     return (
-        f"Text autoencoders whose latent is a set of vectors, measured at the {results.plan.scale} scale: {cells}, a "
-        f"cell being a row of the table with one seed. All numbers come from the JSON files beside this page."
+        f"Text autoencoders whose latent is a set of vectors, measured{scale}: {cells}, a cell being a row of the "
+        f"table with one seed. All numbers come from the JSON files beside this page."
     )
 
 

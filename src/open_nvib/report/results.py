@@ -23,8 +23,8 @@ class RowPlan:
     Args:
         name: of the row, as in the results.
         seeds: those that the experiment wants.
-        label: such as "NVAE λ′_G=0.01"; from the configuration if not given.
-        paper: the row of the paper's table to print beside it.
+        label: such as "NVAE λ′_G=0.01"; from the configuration if not given, or the name once more.
+        paper: the row of the paper's table to print beside it, if the paper has one of that name.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Plan:
     Args:
         name: a short name.
         title: of the page.
-        scale: a word for how large models and data are, such as "small".
+        scale: a word for how large models and data are, such as "small"; may be empty.
         rows: in the order of the table.
     """
 

@@ -65,7 +65,7 @@ def run_results(run: Path, config: dict[str, Any], metrics: dict[str, Any]) -> R
     cell = Cell(run.name, seed, content, run)
     names = sorted(evaluations, key=lambda name: not name.endswith("-causal"))
     rows = tuple(Row(RowPlan(name, (seed,), label=name.replace("-", ", scorer ")), (cell,), name) for name in names)
-    plan = Plan(run.name, run.name, "this", tuple(row.plan for row in rows))
+    plan = Plan(run.name, run.name, "", tuple(row.plan for row in rows))
     return Results(plan, names[0] if names else "validation-causal", rows, ())
 
 

@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 MINUS = "−"
+LARGE = 1e7
+"""From here on, as the perplexity of a model that has not learned yet can be, digits say nothing."""
+_RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 @dataclass(frozen=True)
@@ -31,9 +34,12 @@ def decimals_of_perplexity(value: float) -> int:
 
 
 def write(value: float, decimals: int) -> str:
-    """With thousands parted by commas, a true minus, and no negative zero."""
+    """With thousands parted by commas, a power of ten where it is large, a true minus, and no negative zero."""
     if math.isinf(value):
         return "∞" if value > 0 else f"{MINUS}∞"
+    if abs(value) >= LARGE:
+        digits, _, power = f"{value:.1e}".replace("-", MINUS).partition("e+")
+        return f"{digits}×10{power.lstrip('0').translate(_RAISED)}"
     text = f"{value:,.{decimals}f}"
     if text.startswith("-"):
         text = text[1:] if not float(text.replace(",", "")) else MINUS + text[1:]

@@ -96,7 +96,7 @@ def measured(row: Row, measures: Sequence[Measure]) -> tuple[Value, ...]:
 def main_table(results: Results, best: Best | None) -> Table:
     """The paper's table with its printed values beside ours, and real text as the last line."""
     compared = any(row.paper for row in results.rows)
-    group = f"this report: {results.plan.scale} scale" if compared else ""
+    group = f"this report: {results.plan.scale or 'its own'} scale" if compared else ""
     columns = [MODEL, Column("seeds")]
     columns += [Column(measure.title, group) for measure in MAIN]
     columns += [Column(measure.title, PAPER_HEADING, muted=True) for measure in MAIN] if compared else []
@@ -153,7 +153,10 @@ def interpolation_table(results: Results) -> Table | None:
         )
         for row in rows
     ]
-    caption = "Paths between pairs of texts: perplexity under the scorer at both ends and in between, and smoothness."
+    caption = (
+        "Paths between pairs of texts: perplexity under the scorer at both ends and in between, and smoothness, which "
+        "is 1 for a path that changes directly and evenly from one text to the other, and 0 for one that leads nowhere."
+    )
     return Table("interpolation", caption, (MODEL, *map(Column, columns)), tuple(lines))
 
 

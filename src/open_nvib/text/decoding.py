@@ -33,10 +33,11 @@ def decode(
     `generation` goes to `model.generate`: `num_beams=4`, `do_sample=True`, …
     """
     config = model.config
+    limits = limits.clamp(1, config.max_positions - 1)
     generate: Any = model.generate  # pyright: ignore[reportAttributeAccessIssue]
     output = generate(
         encoder_outputs=LatentOutput.of(mixture.compact()),
-        max_new_tokens=max(1, int(limits.max())),
+        max_new_tokens=int(limits.max()),
         stopping_criteria=StoppingCriteriaList([StopAtLimit(limits)]),
         **({"do_sample": False, "num_beams": 1} | generation),
     )

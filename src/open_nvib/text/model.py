@@ -137,6 +137,8 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         self.decoder = TextDecoder(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()
+        if isinstance(self.encoder.bottleneck, GaussianBottleneck):
+            self.encoder.bottleneck.reset_parameters()  # transformers passes over modules that only hold others
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> TextEncoder:
         return self.encoder
@@ -156,7 +158,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (NVIB, GaussianBottleneck, DenoisingAttention)):
+        if isinstance(module, (NVIB, DenoisingAttention)):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)

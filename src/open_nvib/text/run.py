@@ -23,6 +23,7 @@ from open_nvib.text.batches import Collator
 from open_nvib.text.bottlenecks import Latent, PlainBottleneck, VectorLatent
 from open_nvib.text.decoding import decode, in_batches
 from open_nvib.text.model import TextAutoencoder
+from open_nvib.text.scores import BATCH, reconstruct_ids
 
 CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
     "config.yaml",
@@ -32,7 +33,6 @@ CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
     "model",
     "tokenizer",
 )
-BATCH = 256
 
 
 @dataclass(frozen=True)
@@ -108,23 +108,19 @@ class Run:
         count = len(mixture)
         if limits is None:
             limits = [2 * (len(self.histogram) - 1)] * count
-        ids = decode(self.model, mixture, torch.as_tensor(limits).clamp(max=self._longest), **generation)
-        return self.tokenizer.batch_decode(ids)
+        return self.tokenizer.batch_decode(decode(self.model, mixture, torch.as_tensor(limits), **generation))
 
     def reconstruct(self, texts: Sequence[str], **generation: Any) -> list[str]:
         """Each text through the latent and back, up to twice its length."""
-        ids = self.tokenize(texts)
-        results = [""] * len(ids)
-        for indices, batch in in_batches(ids, BATCH, len):
-            latent = self._encode_ids(batch)
-            decoded = self.decode(latent.mean(), 2 * latent.lengths, **generation)
-            for index, text in zip(indices, decoded, strict=True):
-                results[index] = text
-        return results
+        return self.tokenizer.batch_decode(reconstruct_ids(self.model, self.tokenize(texts), **generation))
 
-    @torch.no_grad()
     def sample(self, count: int, *, seed: int = 0, length: int | None = None, **generation: Any) -> list[str]:
         """Texts from the prior: a length from the training data unless given, then a latent of that length."""
+        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, length=length, **generation))
+
+    @torch.no_grad()
+    def sample_ids(self, count: int, *, seed: int = 0, length: int | None = None, **generation: Any) -> list[list[int]]:
+        """The token ids of `sample`."""
         if count < 1:
             raise InputError(f"count is {count}, wanted at least 1.")
         if length is not None and not 1 <= length <= self._longest:
@@ -135,10 +131,13 @@ class Run:
         generator = torch.Generator(self.model.device).manual_seed(seed)
         lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
         lengths = lengths if length is None else torch.full_like(lengths, length)
-        texts: list[str] = []
-        for batch in lengths.split(BATCH):
-            texts += self.decode(bottleneck.prior(batch, generator), 2 * batch, **generation)
-        return texts
+        samples: list[list[int]] = [[]] * count
+        for indices, batch in in_batches(lengths.tolist(), BATCH, int):
+            limits = 2 * torch.tensor(batch)
+            decoded = decode(self.model, bottleneck.prior(limits // 2, generator), limits, **generation)
+            for index, ids in zip(indices, decoded, strict=True):
+                samples[index] = ids
+        return samples
 
     def interpolate(self, first: str, second: str, *, steps: int = 7, **generation: Any) -> list[str]:
         """Texts along the path from one to the other: mixtures of the two means, or of the vectors side by side."""

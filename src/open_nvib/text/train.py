@@ -174,9 +174,7 @@ def make_trainer(
 
 def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> TrainingArguments:
     optimiser, watch = config.optimiser, config.watch
-    processes = PartialState().num_processes
-    per_epoch = max(1, sentences // (optimiser.batch_size * optimiser.accumulate * processes))
-    steps = optimiser.steps or max(1, int(per_epoch * optimiser.epochs))
+    steps = optimiser.steps_for(sentences, PartialState().num_processes)
     decay: dict[str, Any] = {}
     if optimiser.schedule == "warmup_stable_decay":
         decay_steps = max(1, int(steps * optimiser.decay_share))

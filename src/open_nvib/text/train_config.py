@@ -118,6 +118,11 @@ class OptimiserSettings:
     def __post_init__(self) -> None:
         _check_positive(self, "steps", "epochs", "batch_size", "accumulate", "learning_rate")
 
+    def steps_for(self, sentences: int, processes: int = 1) -> int:
+        """Optimiser steps in all, on that many sentences; the last batch of an epoch is dropped if it is not full."""
+        per_epoch = max(1, sentences // (self.batch_size * self.accumulate * processes))
+        return self.steps or max(1, int(per_epoch * self.epochs))
+
 
 @dataclass(frozen=True)
 class WatchSettings:

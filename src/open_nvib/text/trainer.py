@@ -5,7 +5,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import sacrebleu
 import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, Trainer
@@ -15,13 +14,10 @@ from open_nvib.text.batches import Collator, LengthGroupedSampler
 from open_nvib.text.bottlenecks import NVIBBottleneck, PlainBottleneck
 from open_nvib.text.checkpoints import seal, writing_to
 from open_nvib.text.console import COLLAPSED_KL, troubles
-from open_nvib.text.decoding import decode, in_batches
 from open_nvib.text.model import AutoencoderOutput, TextAutoencoder
 from open_nvib.text.schedules import value_at
+from open_nvib.text.scores import PARTS, evaluate_losses, reconstruct_ids, score_reconstruction
 from open_nvib.text.train_config import LossSettings
-
-PARTS = ("cross_entropy", "kl_gaussian", "kl_dirichlet", "kept", "alpha0", "sigma")
-EVALUATION_BATCH = 256
 
 
 class AutoencoderTrainer(Trainer):
@@ -134,9 +130,9 @@ class AutoencoderTrainer(Trainer):
         model = self.autoencoder
         training = model.training
         model.eval()
-        metrics = evaluate_losses(model, self.validation, self.collator)
+        metrics = evaluate_losses(model, self.validation)
         texts = self.validation[: self.bleu_sentences]
-        metrics |= evaluate_reconstruction(model, texts, self.tokenizer)
+        metrics |= self._reconstruct(texts)
         self._warn(metrics, texts)
         model.train(training)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
@@ -146,12 +142,17 @@ class AutoencoderTrainer(Trainer):
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, metrics)
         return metrics
 
+    def _reconstruct(self, texts: list[list[int]], *, other_latents: bool = False) -> dict[str, float]:
+        decoded = reconstruct_ids(self.autoencoder, texts, other_latents=other_latents)
+        scores, _ = score_reconstruction(texts, decoded, self.tokenizer)
+        return scores
+
     def _warn(self, metrics: dict[str, float], texts: list[list[int]]) -> None:
         """Say what is going wrong, once until it is over."""
         bottleneck = self.autoencoder.encoder.bottleneck
         bare = None
         if not isinstance(bottleneck, PlainBottleneck) and metrics["kl_gaussian"] < COLLAPSED_KL:
-            bare = evaluate_reconstruction(self.autoencoder, texts, self.tokenizer, other_latents=True)["bleu"]
+            bare = self._reconstruct(texts, other_latents=True)["bleu"]
         pressed = isinstance(bottleneck, NVIBBottleneck) and self.weights()[1] > 0
         found = troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
         for name, text in found.items():
@@ -176,50 +177,3 @@ class AutoencoderTrainer(Trainer):
             self.args.save_total_limit = keep
         if self.args.should_save:
             rotate_checkpoints(self.args.output_dir, keep, self.state.best_model_checkpoint)
-
-
-@torch.no_grad()
-def evaluate_losses(model: TextAutoencoder, texts: list[list[int]], collator: Collator) -> dict[str, float]:
-    """Cross-entropy per token and the KL at the mean of the latent, averaged as the loss averages them."""
-    tokens = texts_seen = 0
-    sums: dict[str, float] = {}
-    for _, batch in in_batches(texts, EVALUATION_BATCH, len):
-        inputs = {name: x.to(model.device) for name, x in collator([{"input_ids": text} for text in batch]).items()}
-        output = model(**inputs)
-        weight = {"cross_entropy": int((inputs["labels"] >= 0).sum())}
-        tokens += weight["cross_entropy"]
-        texts_seen += len(batch)
-        for name in PARTS:
-            if output.get(name) is not None:
-                sums[name] = sums.get(name, 0.0) + output[name].item() * weight.get(name, len(batch))
-    metrics = {name: total / (tokens if name == "cross_entropy" else texts_seen) for name, total in sums.items()}
-    metrics["loss"] = metrics.pop("cross_entropy")
-    metrics["perplexity"] = math.exp(min(metrics["loss"], 50.0))
-    return metrics
-
-
-@torch.no_grad()
-def evaluate_reconstruction(
-    model: TextAutoencoder,
-    texts: list[list[int]],
-    tokenizer: PreTrainedTokenizerBase,
-    *,
-    other_latents: bool = False,
-) -> dict[str, float]:
-    """sacreBLEU and the share of exact matches of greedy reconstructions, on detokenised text.
-
-    With `other_latents`, each text is decoded from the latent of another: what the decoder says on its own.
-    """
-    collator = Collator(model.config.pad_token_id, model.config.eos_token_id)
-    decoded: list[list[int]] = [[] for _ in texts]
-    for indices, batch in in_batches(texts, EVALUATION_BATCH, len):
-        inputs = {name: x.to(model.device) for name, x in collator([{"input_ids": text} for text in batch]).items()}
-        latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
-        mixture = latent.mean()
-        if other_latents:
-            mixture = mixture[[*range(1, len(batch)), 0]]
-        for index, ids in zip(indices, decode(model, mixture, 2 * latent.lengths), strict=True):
-            decoded[index] = ids
-    references, hypotheses = (tokenizer.batch_decode(ids) for ids in (texts, decoded))
-    exact = sum(a == b for a, b in zip(texts, decoded, strict=True)) / max(1, len(texts))
-    return {"bleu": sacrebleu.corpus_bleu(hypotheses, [references]).score, "exact": exact}

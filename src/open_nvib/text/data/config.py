@@ -56,7 +56,7 @@ class PrepareConfig:
     language: str = "en"
     drop_residue: bool = True
     tokenizer: str = "train"
-    vocab_size: int = 6000
+    vocab_size: int = 3000
     lowercase: bool = True
     partitions: dict[str, Sequence[int]] = field(default_factory=paper_partitions)
     per_partition: int = 500_000

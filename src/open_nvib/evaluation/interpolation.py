@@ -1,0 +1,116 @@
+"""Paths between two texts through the latent: how fluent the texts on the way are, and how smoothly they change."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from open_nvib.attention import Mixture
+from open_nvib.errors import InputError
+from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib.text.run import BATCH, Run, mix
+
+EXAMPLES = 3
+
+Scorer = Callable[[list[list[int]]], float]
+"""The perplexity of texts of token ids, without special tokens."""
+
+
+@dataclass(frozen=True)
+class InterpolationMetrics:
+    """Of paths between pairs of texts.
+
+    Args:
+        pairs, steps: number of paths, and of points on each, both ends included.
+        perplexity: of all texts at each point of the path, both ends included.
+        smoothness, smoothness_sd: mean and standard deviation over paths.
+        examples: the first paths.
+    """
+
+    pairs: int
+    steps: int
+    perplexity: list[float]
+    smoothness: float
+    smoothness_sd: float
+    examples: list[list[str]]
+
+
+def measure_interpolation(
+    run: Run, pairs: Sequence[tuple[str, str]], *, steps: int, perplexity: Scorer
+) -> InterpolationMetrics:
+    """Go from one text to the other of each pair and judge what is on the way."""
+    paths = interpolate_pairs(run, pairs, steps)
+    ids = [run.tokenizer(path, add_special_tokens=False)["input_ids"] for path in paths]
+    values = [smoothness(path) for path in ids]
+    return InterpolationMetrics(
+        pairs=len(paths),
+        steps=steps,
+        perplexity=[perplexity([path[step] for path in ids]) for step in range(steps)],
+        smoothness=statistics.fmean(values),
+        smoothness_sd=statistics.stdev(values) if len(values) > 1 else 0.0,
+        examples=paths[:EXAMPLES],
+    )
+
+
+@torch.no_grad()
+def interpolate_pairs(run: Run, pairs: Sequence[tuple[str, str]], steps: int) -> list[list[str]]:
+    """`Run.interpolate` of many pairs, decoded together."""
+    if steps < 2:
+        raise InputError(f"steps is {steps}, wanted at least 2: both ends.")
+    if not pairs:
+        raise InputError("got no pairs of texts to interpolate between, wanted at least one.")
+    paths: list[list[str]] = []
+    at_once = max(1, BATCH // steps)
+    for first in range(0, len(pairs), at_once):
+        chosen = pairs[first : first + at_once]
+        latent = run.encode([text for pair in chosen for text in pair])  # one pair after the other, of one width
+        points: list[Mixture] = []
+        limits: list[int] = []
+        for row in range(0, len(latent), 2):
+            two = latent[row : row + 2]
+            points += [mix(two, step / (steps - 1)) for step in range(steps)]
+            limits += [2 * int(two.lengths.max())] * steps
+        texts = run.decode(join(points), limits)
+        paths += [texts[start : start + steps] for start in range(0, len(texts), steps)]
+    return paths
+
+
+def join(mixtures: Sequence[Mixture]) -> Mixture:
+    """One batch of mixtures that are all of one kind and width."""
+    if isinstance(mixtures[0], GaussianMixture):
+        names, kind = ("mu", "log_sigma", "log_alpha"), GaussianMixture
+    else:
+        names, kind = ("z", "log_pi"), ImpulseMixture
+    return kind(**{name: torch.cat([getattr(mixture, name) for mixture in mixtures]) for name in names})
+
+
+def smoothness(path: Sequence[Sequence[int]]) -> float:
+    """From 0 to 1: how directly and how evenly a path of k steps goes from its first text to its last.
+
+    With the edit distances dₜ between neighbours, their sum D, and the distance E from end to end,
+
+        E/D · ⌈D/k⌉/max dₜ.
+
+    E/D ≤ 1 is directness: the triangle inequality, with equality where no edit is undone. ⌈D/k⌉ is the least that the
+    largest of k whole steps can be, so the second factor is evenness. 1 is a path that is direct and as even as whole
+    edits allow; one that changes all of E ≥ k edits at once has about 1/k; one that comes back to where it was has 0,
+    as has one on which nothing changes, which leads nowhere: a decoder that ignores the latent is not smooth.
+    """
+    distances = [edit_distance(a, b) for a, b in itertools.pairwise(path)]
+    total, direct = sum(distances), edit_distance(path[0], path[-1])
+    if not total:
+        return 0.0
+    return direct / total * math.ceil(total / len(distances)) / max(distances)
+
+
+def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
+    """Levenshtein's: insertions, deletions and replacements of tokens to get from one to the other."""
+    row = list(range(len(b) + 1))
+    for i, token in enumerate(a, 1):
+        diagonal, row[0] = row[0], i
+        for j, other in enumerate(b, 1):
+            diagonal, row[j] = row[j], min(row[j] + 1, row[j - 1] + 1, diagonal + (token != other))
+    return row[-1]

@@ -1,0 +1,212 @@
+"""`run_cell`: one cell from nothing, or from where it was interrupted, to its result."""
+
+import json
+import math
+import shutil
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from filelock import FileLock, Timeout
+
+from open_nvib.errors import InputError
+from open_nvib.evaluation import evaluate
+from open_nvib.experiments.experiment import Cell
+from open_nvib.experiments.state import (
+    CellState,
+    Progress,
+    changed_settings,
+    is_alive,
+    is_done,
+    now,
+    read_result,
+    read_state,
+    write_json,
+)
+from open_nvib.text.data import PrepareConfig, prepare
+from open_nvib.text.data.prepared import is_prepared
+from open_nvib.text.run import CONFIG, METRICS, is_run
+from open_nvib.text.train import as_plain, train
+
+LONGEST_REASON = 400
+AGAIN = 0.5
+"""Seconds between two attempts to get hold of a cell that somebody else holds."""
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of a cell.
+
+    Args:
+        cell: the cell.
+        state: done; kept, which is done before; failed; or busy, which is run by somebody else.
+        reason: why it failed, or who runs it.
+        result: what `result.json` holds, where there is a result.
+        record: what `cell.json` holds, if this call ran the cell.
+        failure: the traceback, if it failed.
+    """
+
+    cell: Cell
+    state: Literal["done", "kept", "failed", "busy"]
+    reason: str = ""
+    result: dict[str, Any] | None = None
+    record: dict[str, Any] | None = None
+    failure: str = ""
+
+
+def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait: float = 0.0) -> Outcome:
+    """Prepare the data if it is missing, train, evaluate, and write the result.
+
+    A cell that is done is left as it is. An interrupted one goes on from its last checkpoint. What goes wrong is the
+    outcome, not an exception.
+
+    Args:
+        cell: the cell.
+        say: takes a line of progress.
+        overwrite: replace what was done with other settings, which is an InputError otherwise.
+        wait: seconds to wait for another process that holds the cell.
+    """
+    with _claimed(cell, wait) as claimed:
+        known = read_state(cell)
+        if not claimed:
+            who = f"process {known.pid} on {known.host}" if known is not None else "another process"
+            return Outcome(cell, "busy", f"{who} runs it")
+        changed = [] if known is None else changed_settings(cell, known)
+        if changed and not overwrite:
+            raise InputError(differs(cell, changed))
+        if not changed and is_done(cell, known):
+            return Outcome(cell, "kept", result=read_result(cell))
+        return _run(cell, known, say, overwrite=overwrite)
+
+
+def differs(cell: Cell, changed: list[str]) -> str:
+    return (
+        f"{cell.directory}: holds {cell} with other settings ({', '.join(changed[:5])}). Give another output, or "
+        f"--overwrite to replace it."
+    )
+
+
+@contextmanager
+def _claimed(cell: Cell, wait: float) -> Iterator[bool]:
+    """Whether this process now holds the cell. The lock falls with the process, however it ends.
+
+    Where locks do not reach from one host to another, the signs of life of the other process are respected.
+    """
+    cell.directory.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(cell.directory / ".lock")
+    deadline = time.monotonic() + wait
+    while True:
+        try:
+            lock.acquire(timeout=0)
+            known = read_state(cell)
+            if known is None or not is_alive(cell, known):
+                break
+            lock.release()
+        except Timeout:
+            pass
+        if time.monotonic() >= deadline:
+            yield False
+            return
+        time.sleep(AGAIN)
+    try:
+        yield True
+    finally:
+        lock.release()
+
+
+def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> Outcome:
+    failure = ""
+    with Progress(cell, known) as progress:
+        try:
+            if overwrite:
+                _remove_other(cell)
+            cell.result_file.unlink(missing_ok=True)
+            with progress.phase("prepare"):
+                prepare_if_missing(cell.prepare, say)
+            with progress.phase("train"):
+                train(cell.train, cell.run)
+            with progress.phase("evaluate"):
+                record = evaluate(cell.run, cell.evaluate, say=say)
+            result = make_result(cell, record, progress.state.seconds)
+            write_json(cell.result_file, result)
+            cell.failure_file.unlink(missing_ok=True)
+            progress.done()
+        except Exception as error:
+            failure = traceback.format_exc()
+            cell.failure_file.write_text(failure, encoding="utf-8")
+            progress.failed(reason_of(error))
+    state = progress.state
+    if state.state == "done":
+        return Outcome(cell, "done", result=read_result(cell), record=asdict(state))
+    return Outcome(cell, "failed", state.reason or "", record=asdict(state), failure=failure)
+
+
+def _remove_other(cell: Cell) -> None:
+    """Remove a run with other settings, with all that was measured on it."""
+    if is_run(cell.run) and yaml.safe_load((cell.run / CONFIG).read_text()) != as_plain(cell.train):
+        shutil.rmtree(cell.run)
+
+
+def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
+    """Prepare the data once, however many cells want it at the same time."""
+    if config is None or is_prepared(Path(config.output).expanduser()):
+        return
+    output = Path(config.output).expanduser()
+    try:
+        output.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror}). Give prepare another output.") from error
+    with FileLock(output.with_name(f".{output.name}.lock")):
+        if not is_prepared(output):
+            say(f"preparing {config.source} in {output}")
+            prepare(config)
+
+
+def make_result(cell: Cell, record: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+    """All that a report reads of a cell."""
+    metrics = json.loads((cell.run / METRICS).read_text())
+    evaluations = {**metrics.pop("evaluations", {}), f"{cell.evaluate.split}-{cell.evaluate.scorer}": record}
+    return {
+        "row": cell.row,
+        "seed": cell.seed,
+        "label": cell.label,
+        "paper": cell.paper,
+        "train": _finite(metrics),
+        "seconds": seconds,
+        "evaluations": _finite(evaluations),
+    }
+
+
+def _finite(value: Any) -> Any:
+    """JSON has no word for what is not a number: null."""
+    if isinstance(value, dict):
+        return {key: _finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def lost(cell: Cell, reason: str, *, pid: int | None = None) -> Outcome:
+    """The outcome of a cell whose process is gone without a word; its state says so, unless another one has it now."""
+    known = read_state(cell)
+    ours = known is None or (pid in (None, known.pid) and not is_alive(cell, known))
+    if ours and not is_done(cell, known):
+        state = CellState("failed", cell.settings) if known is None else known
+        state = replace(state, state="failed", reason=reason, pid=None, finished=now())
+        cell.failure_file.write_text(f"{reason}\n", encoding="utf-8")
+        write_json(cell.state_file, asdict(state))
+    return Outcome(cell, "failed", reason)
+
+
+def reason_of(error: BaseException) -> str:
+    """An exception in one line."""
+    text = " ".join(str(error).split())
+    text = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}".removesuffix(": ")
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"

@@ -1,0 +1,86 @@
+"""Several cells at once, each in a process of its own on this machine."""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import Any
+
+from open_nvib.errors import InputError
+from open_nvib.experiments.cell import Outcome, Say, lost
+from open_nvib.experiments.experiment import Cell
+
+WORK = "from open_nvib.experiments.engines.worker import main; main()"
+
+
+class Processes:
+    """N processes at a time; a cell whose process dies has failed, and the others go on."""
+
+    def __init__(self, workers: int | None = None) -> None:
+        """`workers` processes share the cores; without it, a process for each core."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self.workers = cores if workers is None else workers
+        if self.workers < 1:
+            raise InputError(f"workers is {workers}, wanted at least 1.")
+        self.threads = max(1, cores // self.workers)
+        self._children: set[subprocess.Popen[bytes]] = set()
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Cells that are still running, because all is being stopped, end here and can be resumed."""
+        for child in list(self._children):
+            child.terminate()
+
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+        with ThreadPoolExecutor(self.workers) as pool:  # a thread only waits for its process
+            futures = [pool.submit(self._run, cell, overwrite, say) for cell in cells]
+            try:
+                for future in as_completed(futures):
+                    yield future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                self.__exit__()
+                raise
+
+    def _run(self, cell: Cell, overwrite: bool, say: Say) -> Outcome:
+        say(f"{cell}: started, see {cell.log_file}")
+        cell.directory.mkdir(parents=True, exist_ok=True)
+        options: dict[str, Any] = {"folder": os.getcwd(), "overwrite": overwrite, "wait": 0.0}
+        with cell.log_file.open("ab") as log:
+            child = subprocess.Popen(
+                [sys.executable, "-c", WORK],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env={**os.environ, "OMP_NUM_THREADS": str(self.threads)},
+            )
+        self._children.add(child)
+        try:
+            with child:
+                assert child.stdin is not None
+                assert child.stdout is not None
+                pickle.dump((cell, options), child.stdin)
+                child.stdin.flush()  # and stays open until the child has ended: to the child, its end is ours
+                answer = child.stdout.read()
+                child.wait()
+        except BrokenPipeError:  # it died before it could listen
+            answer = b""
+        finally:
+            self._children.discard(child)
+        if answer and child.returncode == 0:
+            return pickle.loads(answer)
+        return lost(cell, f"its process {_end_of(child.returncode)}, see {cell.log_file}", pid=child.pid)
+
+
+def _end_of(code: int) -> str:
+    if code >= 0:
+        return f"ended with exit code {code}"
+    try:
+        return f"was killed by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was killed by signal {-code}"

@@ -1,0 +1,42 @@
+"""A cell in a process of its own, whose words go to the cell's log."""
+
+import os
+import pickle
+import sys
+import threading
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+
+from open_nvib.errors import InputError
+from open_nvib.experiments.cell import Outcome, reason_of, run_cell
+from open_nvib.experiments.experiment import Cell
+
+
+def work(cell: Cell, *, folder: str, overwrite: bool, wait: float) -> Outcome:
+    """Run a cell in `folder`, from which its paths are meant."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)  # on a machine that does not share the file system
+        os.chdir(folder)
+        cell.directory.mkdir(parents=True, exist_ok=True)
+        with cell.log_file.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
+            return run_cell(cell, say=lambda text: print(text, file=log), overwrite=overwrite, wait=wait)
+    except (InputError, OSError) as error:
+        return Outcome(cell, "failed", reason_of(error))
+
+
+def main() -> None:
+    """Take a cell from standard input, run it, and write the outcome to standard output: see `Processes`."""
+    cell, options = pickle.load(sys.stdin.buffer)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    answer = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what anybody prints is not part of the answer
+    outcome = work(cell, **options)
+    with answer:
+        pickle.dump(outcome, answer)
+
+
+def _end_with_parent() -> None:
+    """The parent holds the other end of standard input, and says no more: its end is the parent's end."""
+    while os.read(0, 1):
+        pass
+    os._exit(1)
