@@ -40,7 +40,8 @@ bench: $(READY) ## speed and memory against torch's own parts, as tables and as 
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/text.py --output benchmarks/text_results.json
 
 figures: $(READY) ## draw the figures of the docs again
-	$(BIN)/python -m open_nvib.experiments.gamma_figure docs/figures/gamma_approximation.svg
+	$(BIN)/python -m open_nvib.report.figures.gamma docs/figures/gamma_approximation.svg
+	$(BIN)/python -m open_nvib.report.figures.attention docs/figures/denoising_attention.svg
 
 clean: ## remove the virtual environment and what the tools leave behind
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist

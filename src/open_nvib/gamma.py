@@ -20,7 +20,7 @@ Method = Literal["paper", "implicit"]
 METHODS: tuple[str, ...] = get_args(Method)
 
 SWITCH = 0.6363
-"""The α at which `paper` goes from one approximation to the other, as printed. `experiments/gamma_figure.py` computes
+"""The α at which `paper` goes from one approximation to the other, as printed. `report/figures/gamma.py` computes
 where the two are equally far from the true inverse CDF."""
 
 GAUSSIAN_FLOOR = 1e-6

@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jsonargparse import ArgumentParser, Namespace
 
-from open_nvib.cli import evaluating, experiment, training, using
+from open_nvib.cli import evaluating, experiment, report, training, using
 from open_nvib.cli.tools import OneLineParser, stop
 from open_nvib.errors import InputError
 
@@ -77,5 +77,10 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace]
         experiment.describe_experiment,
         experiment.run_experiment,
         "Train and measure rows of configurations × seeds, and see how far that is.",
+    ),
+    "report": (
+        report.describe_report,
+        report.run_report,
+        "Write the tables and figures of an experiment, or of a run.",
     ),
 }

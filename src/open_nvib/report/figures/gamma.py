@@ -1,22 +1,23 @@
 """`fig:approximation`: how far the two approximations of the paper are from the true inverse CDF of a Gamma.
 
-python -m open_nvib.experiments.gamma_figure docs/figures/gamma_approximation.svg
+python -m open_nvib.report.figures.gamma docs/figures/gamma_approximation.svg
 """
 
 import argparse
-import math
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import torch
-from scipy.integrate import quad
 from scipy.special import gammaincinv
 from torch import Tensor
 
 from open_nvib.gamma import SWITCH, gaussian_log_quantile, gaussian_quantile, small_alpha_log_quantile
+from open_nvib.report.figures.style import BLUE, GREEN, INK, VERMILION, canvas, style, to_svg
 
 Quantile = Callable[[Tensor, Tensor], Tensor]
+NODES = 2000
+"""Of the midpoint rule over sixteen standard deviations: errors are below one in 100,000."""
 
 
 def small_alpha_quantile(alpha: Tensor, u: Tensor) -> Tensor:
@@ -36,15 +37,13 @@ CURVES: dict[str, Quantile] = {
 
 def mean_absolute_difference(quantile: Quantile, alpha: float) -> float:
     """∫₀¹ |F⁻¹(u) − approximation(u)| du. The integral is over Φ⁻¹(u), which resolves both tails."""
-
-    def integrand(epsilon: float) -> float:
-        u = torch.special.ndtr(torch.tensor(epsilon, dtype=torch.float64))
-        approximate = quantile(torch.tensor(alpha, dtype=torch.float64), u).item()
-        density = math.exp(-0.5 * epsilon**2) / math.sqrt(2 * math.pi)
-        return abs(gammaincinv(alpha, u.item()) - approximate) * density
-
-    where_truncation_begins = -math.sqrt(alpha)
-    return quad(integrand, -8, 8, limit=400, points=[where_truncation_begins, 0.0])[0]
+    step = 16 / NODES
+    epsilon = (torch.arange(NODES, dtype=torch.float64) + 0.5) * step - 8
+    u = torch.special.ndtr(epsilon)
+    density = (-0.5 * epsilon.square()).exp() / (2 * torch.pi) ** 0.5
+    approximate = quantile(torch.full_like(u, alpha), u)
+    truth = torch.from_numpy(gammaincinv(alpha, u.numpy()))
+    return ((truth - approximate).abs() * density).sum().item() * step
 
 
 def crossing(gaussian: Quantile = gaussian_quantile) -> float:
@@ -64,37 +63,32 @@ def crossing(gaussian: Quantile = gaussian_quantile) -> float:
     return (low + high) / 2
 
 
-def draw(path: Path) -> None:
-    """Draw the figure to `path`, in the format of its ending."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    alphas = np.linspace(0.02, 1.5, 75)
-    figure, axes = plt.subplots(figsize=(6, 3.6), layout="constrained")
-    looks = (("#0072B2", "-"), ("#009E73", "--"), ("#D55E00", "-."))
-    for (name, quantile), (colour, style) in zip(CURVES.items(), looks, strict=True):
-        values = [mean_absolute_difference(quantile, alpha) for alpha in alphas]
-        axes.plot(alphas, values, style, color=colour, label=name, linewidth=2)
-    for gaussian in (gaussian_quantile, truncated_gaussian_quantile):
-        equal = crossing(gaussian)
-        height = mean_absolute_difference(small_alpha_quantile, equal)
-        axes.plot([equal], [height], "o", color="0.2")
-        axes.annotate(f"α = {equal:.4f}", (equal, height), (8, -12), textcoords="offset points", fontsize=9)
-    axes.set(xlabel="α", ylabel="mean |difference| from the\ntrue inverse CDF", xlim=(0, 1.5), ylim=(0, None))
-    axes.legend(frameon=False, loc="upper left")
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    plt.close(figure)
+def draw_gamma() -> str:
+    """The figure as SVG."""
+    alphas = np.linspace(0.02, 1.5, 60)
+    looks = ((BLUE, "-"), (GREEN, "--"), (VERMILION, "-."))
+    with style():
+        figure, axes = canvas(3.5, width=6)
+        for (name, quantile), (colour, line) in zip(CURVES.items(), looks, strict=True):
+            values = [mean_absolute_difference(quantile, alpha) for alpha in alphas.tolist()]
+            axes.plot(alphas, values, line, color=colour, label=name)
+        for gaussian in (gaussian_quantile, truncated_gaussian_quantile):
+            equal = crossing(gaussian)
+            height = mean_absolute_difference(small_alpha_quantile, equal)
+            axes.plot([equal], [height], "o", color=INK, markersize=5)
+            axes.annotate(f"α = {equal:.4f}", (equal, height), (8, -12), textcoords="offset points", fontsize=8.5)
+        axes.set(xlabel="pseudo-count α", ylabel="mean |difference| from the\ntrue inverse CDF")
+        axes.set(xlim=(0, 1.5), ylim=(0, None))
+        axes.legend(loc="upper left")
+        return to_svg(figure)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw how far the Gamma approximations are from the truth.")
-    parser.add_argument("output", type=Path, help="where to write the figure, such as gamma.svg or gamma.png")
+    parser.add_argument("output", type=Path, help="where to write the figure, an .svg")
     path = parser.parse_args().output
     path.parent.mkdir(parents=True, exist_ok=True)
-    draw(path)
+    path.write_text(draw_gamma(), encoding="utf-8")
     print(f"{path}: the approximations are equally good at α = {crossing():.4f}; the sampler switches at {SWITCH}")
 
 

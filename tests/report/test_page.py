@@ -1,0 +1,102 @@
+"""The page as a reader opens it, in Chromium: nothing fails, nothing is fetched, everything is seen."""
+
+import re
+
+import pytest
+
+from open_nvib.report.results import Results
+
+
+@pytest.fixture
+def visit(browser):
+    """Open a page; whatever the console says, and every request but the page itself, is a failure."""
+    opened = []
+
+    def go(path, *, width=1280, scheme="light"):
+        page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+        opened.append(page)
+        troubles: list[str] = []
+        page.on("console", lambda message: troubles.append(message.text))
+        page.on("pageerror", lambda error: troubles.append(str(error)))
+        page.on("requestfailed", lambda request: troubles.append(f"failed: {request.url}"))
+        page.on("request", lambda request: troubles.append(request.url) if request.url != path.as_uri() else None)
+        page.goto(path.as_uri())
+        page.wait_for_load_state("networkidle")
+        allowed = {"data:,"}  # the icon, which is empty so that none is asked for
+        assert [trouble for trouble in troubles if trouble not in allowed] == []
+        return page
+
+    yield go
+    for page in opened:
+        page.close()
+
+
+def test_the_page_needs_nothing_but_itself(written):
+    text = (written / "report.html").read_text()
+    assert text.startswith("<!doctype html>")
+    assert "<script" not in text
+    assert set(re.findall(r'(?:href|src)="([^"#][^"]*)"', text)) == {"data:,"}
+    assert "@import" not in text
+    assert not re.search(r"url\((?!#)", text)
+    ids = re.findall(r'\sid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert len(text.encode()) < 2_000_000
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "light"), (820, "dark")])
+def test_figures_and_tables_are_seen_and_the_page_does_not_scroll_sideways(visit, written, width, scheme):
+    page = visit(written / "report.html", width=width, scheme=scheme)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    drawings = page.locator("figure svg[role=img]")
+    assert drawings.count() == 9
+    for index in range(9):
+        box = drawings.nth(index).bounding_box()
+        assert box["width"] > 200
+        assert box["height"] > 100
+        assert drawings.nth(index).get_attribute("aria-label")
+        assert drawings.nth(index).locator("text").count() > 5
+    tables = page.locator("figure.table table")
+    assert tables.count() == 5
+    for index in range(5):
+        assert tables.nth(index).locator("thead th[scope=col]").count() >= 4
+        rows = tables.nth(index).locator("tbody tr")
+        assert rows.count() == rows.locator("th[scope=row]").count() > 0
+        frame = page.locator(".scroll").nth(index).bounding_box()
+        assert frame["x"] + frame["width"] <= width
+
+
+def test_dark_and_light_have_ink_that_differs_from_the_paper(visit, written):
+    seen = set()
+    for scheme in ("light", "dark"):
+        page = visit(written / "report.html", scheme=scheme)
+        colours = page.evaluate(
+            """() => {
+                const label = document.querySelector("#figure-bleu_kept text");
+                return [getComputedStyle(document.body).backgroundColor, getComputedStyle(label).fill];
+            }"""
+        )
+        brightness = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in colours]
+        assert abs(brightness[0] - brightness[1]) > 400
+        seen.add(brightness[0] > brightness[1])
+    assert seen == {True, False}
+
+
+def test_what_the_page_says(visit, written, results: Results):
+    page = visit(written / "report.html")
+    assert page.title() == "The table at a small scale"
+    assert "6 of 8 cells" in page.inner_text("header")
+    marked = page.locator("#table-table tbody tr.marked")
+    assert marked.count() == 1
+    assert "69.00" in marked.inner_text()
+    assert "±9.17" in marked.inner_text()
+    assert page.locator("#table-table td.muted").count() == 5 * 6
+    texts = page.locator("details")
+    assert texts.count() == 4 + 2  # four rows with cells, and the paths of two
+    assert page.locator("#texts details[open]").count() == 1
+    closed = page.locator("#texts-vt")
+    closed.locator("summary").click()
+    assert closed.locator(".pairs li").count() == 5
+    assert closed.locator("mark").first.inner_text() == "closed"
+    assert "<b>bridge</b>" in closed.inner_text()
+    page.locator("nav a").last.click()
+    assert page.url.endswith("#cost")

@@ -1,0 +1,145 @@
+"""The files of a report: what the tables and texts say, links, and files of somebody else."""
+
+import re
+
+import pytest
+from factory import make_cell, make_plan, make_record, write_cell
+
+from open_nvib.errors import InputError
+from open_nvib.report.best import best_nvae
+from open_nvib.report.content import document
+from open_nvib.report.document import Pair, Span, spans
+from open_nvib.report.markdown import literal, words
+from open_nvib.report.report import write_report
+from open_nvib.report.results import read_results
+from open_nvib.report.tables import copying_table, interpolation_table, latent_table, main_table, samples_table
+
+
+def entries(table, name):
+    """The line of a model as texts."""
+    (line,) = [line for line in table.lines if f"{line.values[0].text} {line.values[0].detail}".strip() == name]
+    return [value.text + (f" ± {value.deviation}" if value.deviation else "") for value in line.values[1:]]
+
+
+def test_the_table_has_mean_and_deviation_beside_the_printed_values(results):
+    table = main_table(results, best_nvae(results.rows))
+    nvae = entries(table, "NVAE λ′_G=0.01 λ′_D=1 Δ=0.3")
+    assert nvae[:2] == ["3", "0.45 ± 0.02"]
+    assert nvae[2] == "69.00 ± 9.17"  # √84
+    assert nvae[4] == "107.0 ± 10.0"
+    assert nvae[6:] == ["0.47", "92.26 ± 4.90", "1.18 ± 0.13", "1.00 ± 0.00", "5.06 ± 1.90"]
+    assert entries(table, "VT λ′_G=0.0001")[:6] == ["1 of 2", "1.00", "97.00", "1.43", "1,013", "307.0"]
+    assert entries(table, "T")[:6] == ["1", "1.00", "99.10", "1.13", "–", "–"]
+    assert entries(table, "NVAE λ′_G=1 λ′_D=1")[:6] == ["0 of 1", *["–"] * 5]
+    assert entries(table, "real text held out")[4:6] == ["83.00", "131.0"]
+    assert [line.marked for line in table.lines] == [False, False, False, True, False, False]
+    assert [line.rule for line in table.lines] == [False, True, False, True, False, True]
+    assert [column.muted for column in table.columns] == [False] * 7 + [True] * 5
+    assert [(text, count) for text, count, _ in table.groups()][1:] == [
+        ("this report: small scale", 5),
+        ("paper: other scale; F/R-PPL from another scorer", 5),
+    ]
+
+
+def test_the_other_tables_have_the_rows_that_were_measured(results):
+    samples, latent, path = samples_table(results), latent_table(results), interpolation_table(results)
+    assert samples
+    assert latent
+    assert path
+    assert entries(samples, "VT λ′_G=0.0001") == ["4.3", "31.7", "61.3", "79.7", "23.9", "0.17", "0.05"]
+    assert entries(samples, "real text held out")[:5] == ["4.7", "33.1", "64.3", "81.1", "19.7"]
+    assert entries(latent, "VT λ′_G=0.0001")[:5] == ["0.00", "179.0", "–", "101", "128"]
+    assert entries(latent, "NVAE λ′_G=0.01 λ′_D=1 Δ=0.3")[2:5] == ["7.90 ± 0.00", "101 ± 0", "128"]
+    assert entries(path, "VTS λ′_G=0.0001 S=0.5") == ["113.0", "162.0", "0.410"]  # 113 · (1.3 + 1.7 + 1.3) / 3
+    for table in (samples, latent, path):
+        assert "T" not in {line.values[0].text for line in table.lines}
+
+
+def test_the_copying_scorer_is_shown_apart_where_it_was_used(tmp_path):
+    content = make_cell("vt", 0)
+    content["evaluations"]["validation-autoencoder"] = make_record("vt", forward=1.07, reverse=1.31)
+    write_cell(tmp_path, content)
+    results = read_results(make_plan(vt=[0]), tmp_path)
+    copying = results.copying()
+    assert copying
+    table = copying_table(copying)
+    assert table
+    assert entries(table, "VT λ′_G=0.0001") == ["1.07", "1.31", "1.04 ± 0.01", "1.29 ± 0.08"]
+    assert copying.copying() is None
+    parts = [part for section in document(results).sections for part in section.parts]
+    assert table in parts
+
+
+def test_words_and_texts():
+    assert spans("λ′_G is `a_b`, ν") == [
+        Span("plain", "λ′"),
+        Span("sub", "G"),
+        Span("plain", " is "),
+        Span("code", "a_b"),
+        Span("plain", ", ν"),
+    ]
+    assert words("L_D and snake_case") == r"L<sub>D</sub> and snake\_case"
+    assert literal("1984. *a* | <b>\n`c`") == r"1984\. \*a\* \| \<b\> \`c\`"
+    assert literal("- a & b") == r"\- a &amp; b"
+    pair = Pair("the old mill was sold", "the mill was never sold")
+    assert pair.differences() == [("the", True), ("mill was", True), ("never", False), ("sold", True)]
+    assert Pair("a", "").differences() == []
+
+
+def test_markdown_links_lead_to_figures_and_nothing_is_lost(written, results):
+    text = (written / "report.md").read_text()
+    links = re.findall(r"\]\(([^)]+)\)", text)
+    figures = sorted(path.name for path in (written / "figures").iterdir())
+    assert sorted(link.removeprefix("figures/") for link in links) == figures
+    assert len(figures) == 9
+    assert all((written / link).is_file() for link in links)
+    assert "6 of 8 cells" in text
+    assert "vt seed 1, nvae-1 seed 0" in text
+    assert "907 steps of 64 sentences" in text
+    assert "A perfect generator reaches these values, not 1." in text
+    assert "NVAE λ′<sub>G</sub>=0.01" in text
+    assert "| VT λ′<sub>G</sub>=0.0001 | 1 of 2 | 1.00 | 97.00 | 1.43 | 1,013 | 307.0 |" in text
+    assert r"\<b\>bridge\</b\>" in text
+    for row in results.measured:
+        assert f"### {words(row.title)}" in text
+    tables = [line for line in text.splitlines() if line.startswith("| ")]
+    assert all(re.search(r"(?<!\\)\|$", line) for line in tables)
+    widths = {len(re.findall(r"(?<!\\)\|", line)) for line in tables if line.startswith("| VT ")}
+    assert widths == {13, 9, 11, 5}  # the table, samples, latent, paths and seconds
+
+
+def test_a_report_is_written_anew_and_old_figures_go(results, tmp_path):
+    folder = tmp_path / "report"
+    write_report(results, folder)
+    before = {file: file.read_bytes() for file in folder.rglob("*") if file.is_file()}
+    old = (folder / "figures" / "bleu_kept.svg").rename(folder / "figures" / "old.svg")
+    foreign = folder / "figures" / "mine.svg"
+    foreign.write_text("<svg/>")
+    notes = folder / "notes.txt"
+    notes.write_text("mine")
+    write_report(results, folder)
+    assert {file: file.read_bytes() for file in before} == before
+    assert not old.exists()
+    assert foreign.read_text() == "<svg/>"
+    assert notes.read_text() == "mine"
+
+
+@pytest.mark.parametrize("name", ["report.html", "report.md", "figures/lengths.svg", "cells/vt-seed-0.json"])
+def test_a_file_of_somebody_else_is_left_alone(name, results, tmp_path):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("<html>mine</html>")
+    with pytest.raises(InputError, match=rf"{re.escape(name)}: .*(left alone|not the result|cannot be read)"):
+        write_report(results, tmp_path)
+    assert file.read_text() == "<html>mine</html>"
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == [file]
+
+
+def test_an_output_that_is_a_file_and_an_experiment_without_cells(results, tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="is a file, wanted a directory"):
+        write_report(results, tmp_path / "file")
+    empty = type(results)(results.plan, "test-causal", (), ())
+    with pytest.raises(InputError, match="nothing to report"):
+        write_report(empty, tmp_path / "new")
+    assert not (tmp_path / "new").exists()
