@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup test test-all lint format bench figures clean
+.PHONY: help setup browser test test-all lint format bench figures clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,6 +20,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
+# Reports are looked at in a real browser. Where none can be installed, these tests are skipped and say so.
+browser: ## Debian's Chromium, where there is none
+	@command -v chromium > /dev/null || { apt-get update --quiet=2 && apt-get install --quiet=2 --yes chromium > /dev/null; } \
+		|| echo "Chromium is not installed and cannot be from here: tests that need it are skipped."
+
 lint: $(READY) ## style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -29,10 +34,10 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-test: lint ## what every change must pass: style, types and all tests but the slow ones
+test: lint browser ## what every change must pass: style, types and all tests but the slow ones
 	$(BIN)/pytest -n 2 -m 'not slow'
 
-test-all: lint ## every test
+test-all: lint browser ## every test
 	$(BIN)/pytest -n 2
 
 bench: $(READY) ## speed and memory against torch's own parts, as tables and as JSON in benchmarks/

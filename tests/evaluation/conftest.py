@@ -1,0 +1,38 @@
+"""A small model and its data."""
+
+from pathlib import Path
+
+import pytest
+from small_text import make_sentences, prepare_in
+
+from open_nvib.text.train import train
+from open_nvib.text.train_config import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+
+
+def train_small(folder: Path, bottleneck: str, data: Path) -> Path:
+    config = TrainConfig(
+        data=str(data),
+        model=ModelSettings(bottleneck=bottleneck, d_model=32, ffn_size=32, max_positions=64, dropout=0.0),  # pyright: ignore[reportArgumentType]
+        loss=LossSettings(lambda_g=0.001, delta=0.3),
+        optimiser=OptimiserSettings(steps=60, batch_size=32, learning_rate=5e-3, clip=1.0),
+        watch=WatchSettings(evaluate_every=60, bleu_sentences=4),
+    )
+    train(config, folder / bottleneck)
+    return folder / bottleneck
+
+
+@pytest.fixture(scope="session")
+def evaluation_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return prepare_in(tmp_path_factory.mktemp("evaluation"), make_sentences(300))
+
+
+@pytest.fixture(scope="session")
+def nvae(tmp_path_factory: pytest.TempPathFactory, evaluation_data: Path) -> Path:
+    """The run directory of a small NVAE."""
+    return train_small(tmp_path_factory.mktemp("runs"), "nvae", evaluation_data)
+
+
+@pytest.fixture(scope="session")
+def plain(tmp_path_factory: pytest.TempPathFactory, evaluation_data: Path) -> Path:
+    """The run directory of a small plain Transformer."""
+    return train_small(tmp_path_factory.mktemp("runs"), "t", evaluation_data)
