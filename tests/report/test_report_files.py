@@ -70,6 +70,25 @@ def test_the_copying_scorer_is_shown_apart_where_it_was_used(tmp_path):
     assert table in parts
 
 
+PARTS = ("reconstruction", "generation", "latent", "interpolation")
+
+
+@pytest.mark.parametrize("parts", [(), *((part,) for part in PARTS)])
+def test_an_evaluation_of_some_parts_is_reported_as_far_as_it_goes(parts, tmp_path):
+    for row in ("t", "vt", "nvae-0.01"):
+        content = make_cell(row, 0)
+        record = content["evaluations"]["validation-causal"]
+        for part in set(PARTS) - set(parts):
+            record.pop(part, None)
+        del content["seconds"]
+        write_cell(tmp_path, content)
+    said = document(read_results(make_plan(t=[0], vt=[0], nvae_0p01=[0]), tmp_path))
+    names = {section.name for section in said.sections}
+    shown = {"samples": "generation", "latent": "latent", "interpolation": "interpolation", "vectors": "reconstruction"}
+    assert {"table", "method"} <= names
+    assert {section: section in names for section in shown} == {name: part in parts for name, part in shown.items()}
+
+
 def test_words_and_texts():
     assert spans("λ′_G is `a_b`, ν") == [
         Span("plain", "λ′"),

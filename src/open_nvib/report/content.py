@@ -8,9 +8,10 @@ from open_nvib.report.cells import find, number
 from open_nvib.report.document import Document, Paragraph, Part, Section
 from open_nvib.report.figures.attention import draw_attention
 from open_nvib.report.figures.gamma import draw_gamma
-from open_nvib.report.figures.points import draw_bleu_kept, draw_bleu_perplexity, draw_perplexity_kept
+from open_nvib.report.figures.points import MOST_LABELS, draw_bleu_kept, draw_bleu_perplexity, draw_perplexity_kept
 from open_nvib.report.figures.rows import draw_rows
 from open_nvib.report.parts import (
+    LABELS,
     MEASURED,
     TEXTS,
     figure,
@@ -25,8 +26,6 @@ from open_nvib.report.results import Results, Row
 from open_nvib.report.tables import copying_table, latent_table, main_table, seconds_table
 
 MOST_NAMED = 12
-LABELS = "Labels name the settings in which rows of a family differ: G is λ′_G, D is λ′_D."
-POINTS = "A point is a cell (a row with one seed)."
 
 
 def document(results: Results) -> Document:
@@ -102,7 +101,14 @@ def _listed(names: Sequence[str]) -> str:
     return ", ".join(names[:MOST_NAMED]) + more
 
 
+def _points(results: Results) -> str:
+    """What a caption says of points."""
+    labels = LABELS if len(results.rows) <= MOST_LABELS else "On the page, pointing at one tells which it is."
+    return f"A point is a cell (a row with one seed). {labels}"
+
+
 def _table(results: Results, best: Best | None) -> tuple[Part, ...]:
+    printed = " Hollow marks are the paper’s printed means, at another scale."
     return some(
         Paragraph(MEASURED + (f" The marked row is the best NVAE: {best.reason}." if best else "")),
         main_table(results, best),
@@ -110,8 +116,8 @@ def _table(results: Results, best: Best | None) -> tuple[Part, ...]:
         figure(
             "bleu_rows",
             draw_rows(results.rows),
-            "Dot plot of the reconstruction BLEU of every row, with the paper’s values as hollow marks.",
-            "BLEU of every row. Hollow marks are the paper’s printed means, at another scale.",
+            "Dot plot of the reconstruction BLEU of every row.",
+            f"BLEU of every row.{printed if any(row.paper for row in results.measured) else ''}",
         ),
     )
 
@@ -123,8 +129,8 @@ def _trade_off(results: Results, best: Best | None) -> tuple[Part, ...]:
             draw_bleu_perplexity(results, best),
             "Two scatter plots: BLEU against F-PPL and against R-PPL, a point for each cell, in a colour and marker "
             "for each family of models, with a dashed line at the perplexity of real text.",
-            f"BLEU against F-PPL (left) and R-PPL (right). {POINTS} Upwards is better reconstruction; the dashed line "
-            f"is real text. {LABELS}",
+            f"BLEU against F-PPL (left) and R-PPL (right). Upwards is better reconstruction; the dashed line is real "
+            f"text. {_points(results)}",
         )
     )
 
@@ -135,13 +141,13 @@ def _vectors(results: Results, best: Best | None) -> tuple[Part, ...]:
             "bleu_kept",
             draw_bleu_kept(results, best),
             "Scatter plot of BLEU against the share of vectors kept, a point for each cell.",
-            f"BLEU against ν. {POINTS} {LABELS}",
+            f"BLEU against ν. {_points(results)}",
         ),
         figure(
             "perplexity_kept",
             draw_perplexity_kept(results, best),
             "Two scatter plots: F-PPL and R-PPL against the share of vectors kept, a point for each cell.",
-            f"F-PPL (left) and R-PPL (right) against ν. {POINTS} The dashed line is real text. {LABELS}",
+            f"F-PPL (left) and R-PPL (right) against ν. The dashed line is real text. {_points(results)}",
         ),
         vectors(best.row, "the best NVAE", best.reason) if best else None,
     )

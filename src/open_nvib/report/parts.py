@@ -14,6 +14,7 @@ from open_nvib.report.tables import interpolation_table, samples_table
 
 TEXTS = 5
 """Samples and reconstructions that are shown of each row."""
+LABELS = "Labels name the settings in which rows of a family differ: G is λ′_G, D is λ′_D."
 MEASURED = (
     "ν is the share of vectors that the latent keeps. BLEU and PPL are of reconstructions from the mean of the latent. "
     "F-PPL is the perplexity of samples under a language model trained on real text, R-PPL that of held-out text under "
@@ -71,7 +72,7 @@ def vectors(row: Row, who: str, why: str = "") -> Figure | None:
 
 def samples(results: Results) -> tuple[Part, ...]:
     """Diversity, copies and lengths."""
-    found = [(row.title.replace("_", ""), row.family, row.records) for row in results.rows]
+    found = [(f"{row.family} {results.short[row.name]}", row.family, row.records) for row in results.measured]
     panels = [lengths for entry in found if (lengths := lengths_of(*entry))]
     only = f" The first {MOST_PANELS} rows." if len(panels) > MOST_PANELS else ""
     return some(
@@ -81,7 +82,7 @@ def samples(results: Results) -> tuple[Part, ...]:
             draw_lengths(panels),
             "Lengths of samples as a line over the filled histogram of the data, for each model.",
             f"Lengths of samples (line) beside those of the data (filled), in tokens. A sample begins with a length "
-            f"drawn from the data; how long it becomes is up to the model.{only}",
+            f"drawn from the data; how long it becomes is up to the model. {LABELS}{only}",
         ),
     )
 

@@ -128,9 +128,9 @@ class Results:
 
     @cached_property
     def short(self) -> dict[str, str]:
-        """A few letters for each row, which tell it from others of its family."""
-        settings = short_settings([(row.family, row.settings) for row in self.rows])
-        return {row.name: text for row, text in zip(self.rows, settings, strict=True)}
+        """A few letters for each row that was measured, which tell it from others of its family."""
+        settings = short_settings([(row.family, row.settings) for row in self.measured])
+        return {row.name: text for row, text in zip(self.measured, settings, strict=True)}
 
     @property
     def missing(self) -> tuple[tuple[str, int], ...]:
