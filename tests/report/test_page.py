@@ -99,4 +99,4 @@ def test_what_the_page_says(visit, written, results: Results):
     assert closed.locator("mark").first.inner_text() == "closed"
     assert "<b>bridge</b>" in closed.inner_text()
     page.locator("nav a").last.click()
-    assert page.url.endswith("#cost")
+    assert page.url.endswith("#method")

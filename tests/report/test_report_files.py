@@ -124,7 +124,7 @@ def test_markdown_links_lead_to_figures_and_nothing_is_lost(written, results):
     tables = [line for line in text.splitlines() if line.startswith("| ")]
     assert all(re.search(r"(?<!\\)\|$", line) for line in tables)
     widths = {len(re.findall(r"(?<!\\)\|", line)) for line in tables if line.startswith("| VT ")}
-    assert widths == {13, 9, 11, 5}  # the table, samples, latent, paths and seconds
+    assert widths == {13, 9, 11, 5}  # the table, samples, latent and paths
 
 
 def test_a_report_is_written_anew_and_old_figures_go(results, tmp_path):

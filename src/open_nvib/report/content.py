@@ -23,7 +23,7 @@ from open_nvib.report.parts import (
     vectors,
 )
 from open_nvib.report.results import Results, Row
-from open_nvib.report.tables import copying_table, latent_table, main_table, seconds_table
+from open_nvib.report.tables import copying_table, latent_table, main_table
 
 MOST_NAMED = 12
 
@@ -41,7 +41,6 @@ def document(results: Results) -> Document:
         Section("interpolation", "Between two texts", interpolation(results, compared)),
         Section("texts", "Reconstructions and samples of every row", _texts(results, best)),
         Section("method", "How denoising attention works", _method()),
-        Section("cost", "What it took", some(seconds_table(results))),
     )
     return Document(
         title=results.plan.title,

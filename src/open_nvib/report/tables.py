@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from open_nvib.report.best import Best
-from open_nvib.report.cells import number
 from open_nvib.report.document import Column, Line, Table, Value
 from open_nvib.report.paper import PaperRow
 from open_nvib.report.results import Results, Row
@@ -158,29 +157,6 @@ def interpolation_table(results: Results) -> Table | None:
         "is 1 for a path that changes directly and evenly from one text to the other, and 0 for one that leads nowhere."
     )
     return Table("interpolation", caption, (MODEL, *map(Column, columns)), tuple(lines))
-
-
-def seconds_table(results: Results) -> Table | None:
-    def of(row: Row, part: str) -> Spread | None:
-        return spread([value for cell in row.cells if (value := number(cell.content, f"seconds/{part}")) is not None])
-
-    rows = [row for row in results.rows if of(row, "train") or of(row, "evaluate")]
-    if not rows:
-        return None
-    show = Measure("", "", 0).show
-    lines = [
-        Line(
-            (
-                _name(row),
-                show(spread([value for cell in row.cells if (value := number(cell.content, "train/step"))][:1])),
-                show(of(row, "train")),
-                show(of(row, "evaluate")),
-            )
-        )
-        for row in rows
-    ]
-    columns = (MODEL, Column("steps"), Column("training (s)"), Column("evaluation (s)"))
-    return Table("seconds", "How long a cell took, on whatever machine ran it.", columns, tuple(lines))
 
 
 def _table(
