@@ -52,7 +52,7 @@ def noise_config(*, tokens: int, size: int) -> TextAutoencoderConfig:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--tokens", type=int, nargs="+", default=[20, 100, 500])
-    parser.add_argument("--steps", type=int, default=1500)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--size", type=int, default=64)
     given = parser.parse_args()
     print("| different tokens | entropy bound | causal | autoencoder |\n|---|---|---|---|")
