@@ -2,11 +2,11 @@
 
 import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
 import threading
+from typing import Any
 
 import pytest
 from small_experiment import LONG, LONG_STEPS, cell_of, logged_steps, process_in_the_middle, wait_for
@@ -54,9 +54,11 @@ def test_a_worker_ends_with_the_process_that_started_it(experiment):
     """Even if that is killed, which is to the worker the end of its standard input; the cell can be resumed."""
     path = experiment(rows={"long": {"config": "nvae.yaml", "overrides": LONG}}, seeds=[0])
     cell = cell_of(path, "long", 0)
-    with subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+    options = {"folder": os.getcwd(), "overwrite": False, "wait": 0.0, "threads": 1}
+    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([sys.executable, "-c", WORK], **pipes) as worker:
         assert worker.stdin is not None
-        pickle.dump((cell, {"folder": os.getcwd(), "overwrite": False, "wait": 0.0}), worker.stdin)
+        worker.stdin.write(f"{cell.as_json()}\n{json.dumps(options)}\n")
         worker.stdin.flush()
         assert wait_for(lambda: process_in_the_middle(cell)) == worker.pid
         worker.stdin.close()

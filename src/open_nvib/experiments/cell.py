@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 from filelock import FileLock, Timeout
 
@@ -59,6 +60,15 @@ class Outcome:
     result: dict[str, Any] | None = None
     record: dict[str, Any] | None = None
     failure: str = ""
+
+    def as_json(self) -> str:
+        """What came of it, for the process that knows the cell. The result itself is in the cell's directory."""
+        return json.dumps({"state": self.state, "reason": self.reason, "record": self.record, "failure": self.failure})
+
+    @staticmethod
+    def from_json(cell: Cell, text: str) -> "Outcome":
+        outcome = Outcome(cell, **json.loads(text))
+        return replace(outcome, result=read_result(cell)) if outcome.state in ("done", "kept") else outcome
 
 
 def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait: float = 0.0) -> Outcome:
@@ -133,7 +143,8 @@ def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> O
             with progress.phase("train"):
                 train(cell.train, cell.run)
             with progress.phase("evaluate"):
-                record = evaluate(cell.run, cell.evaluate, say=say)
+                device = "cuda" if torch.cuda.is_available() else None  # where it was trained
+                record = evaluate(cell.run, cell.evaluate, device=device, say=say)
             result = make_result(cell, record, progress.state.seconds)
             write_json(cell.result_file, result)
             cell.failure_file.unlink(missing_ok=True)

@@ -72,6 +72,21 @@ class Cell:
         """All that decides the result, in JSON's own types."""
         return json.loads(json.dumps({"train": asdict(self.train), "evaluate": asdict(self.evaluate)}))
 
+    def as_json(self) -> str:
+        """All of it, for another process."""
+        return json.dumps({**asdict(self), "directory": str(self.directory)})
+
+    @staticmethod
+    def from_json(text: str) -> "Cell":
+        given = json.loads(text)
+        where = f"{given['row']} seed {given['seed']}"
+        kinds = {"train": TrainConfig, "evaluate": EvaluateConfig, "prepare": PrepareConfig}
+        built = {
+            name: None if given[name] is None else settings_of(kind, given[name], where=f"{where}: {name}")
+            for name, kind in kinds.items()
+        }
+        return Cell(**{**given, **built, "directory": Path(given["directory"])})
+
 
 @dataclass(frozen=True)
 class Row:

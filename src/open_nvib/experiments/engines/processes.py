@@ -1,7 +1,7 @@
 """Several cells at once, each in a process of its own on this machine."""
 
+import json
 import os
-import pickle
 import signal
 import subprocess
 import sys
@@ -26,7 +26,7 @@ class Processes:
         if self.workers < 1:
             raise InputError(f"workers is {workers}, wanted at least 1.")
         self.threads = max(1, cores // self.workers)
-        self._children: set[subprocess.Popen[bytes]] = set()
+        self._children: set[subprocess.Popen[str]] = set()
         self._stopping = False
 
     def __enter__(self) -> "Processes":
@@ -52,13 +52,19 @@ class Processes:
     def _run(self, cell: Cell, overwrite: bool, say: Say) -> Outcome:
         say(f"{cell}: started, see {cell.log_file}")
         cell.directory.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"folder": os.getcwd(), "overwrite": overwrite, "wait": 0.0}
+        options: dict[str, Any] = {
+            "folder": os.getcwd(),
+            "overwrite": overwrite,
+            "wait": 0.0,
+            "threads": self.threads,
+        }
         with cell.log_file.open("ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-c", WORK],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
+                encoding="utf-8",
                 env={**os.environ, "OMP_NUM_THREADS": str(self.threads)},
                 start_new_session=True,  # Ctrl-C is for us to pass on
             )
@@ -67,16 +73,16 @@ class Processes:
             with child:
                 assert child.stdin is not None
                 assert child.stdout is not None
-                pickle.dump((cell, options), child.stdin)
+                child.stdin.write(f"{cell.as_json()}\n{json.dumps(options)}\n")
                 child.stdin.flush()  # and stays open until the child has ended: to the child, its end is ours
                 answer = child.stdout.read()
                 child.wait()
         except BrokenPipeError:  # it died before it could listen
-            answer = b""
+            answer = ""
         finally:
             self._children.discard(child)
         if answer and child.returncode == 0:
-            return pickle.loads(answer)
+            return Outcome.from_json(cell, answer)
         if self._stopping:
             return Outcome(cell, "failed", "stopped with all others")
         return lost(cell, f"its process {_end_of(child.returncode)}, see {cell.log_file}", pid=child.pid)

@@ -65,7 +65,8 @@ class Ray:
         if not self._fits():
             say(f"no node of the cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs: the cells wait for one")
         task = ray.remote(max_retries=RETRIES, num_cpus=self.cpus, num_gpus=self.gpus)(work)
-        options = {"folder": os.getcwd(), "overwrite": overwrite, "wait": 2 * STALE}
+        threads = max(1, int(self.cpus))
+        options = {"folder": os.getcwd(), "overwrite": overwrite, "wait": 2 * STALE, "threads": threads}
         waiting = {task.options(name=str(cell)).remote(cell, **options): cell for cell in cells}
         while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)

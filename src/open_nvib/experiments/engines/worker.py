@@ -1,19 +1,22 @@
 """A cell in a process of its own, whose words go to the cell's log."""
 
+import json
 import os
-import pickle
 import sys
 import threading
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+
+import torch
 
 from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, reason_of, run_cell
 from open_nvib.experiments.experiment import Cell
 
 
-def work(cell: Cell, *, folder: str, overwrite: bool, wait: float) -> Outcome:
-    """Run a cell in `folder`, from which its paths are meant."""
+def work(cell: Cell, *, folder: str, overwrite: bool, wait: float, threads: int) -> Outcome:
+    """Run a cell on that many threads in `folder`, from which its paths are meant."""
+    torch.set_num_threads(threads)
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)  # on a machine that does not share the file system
         os.chdir(folder)
@@ -25,14 +28,14 @@ def work(cell: Cell, *, folder: str, overwrite: bool, wait: float) -> Outcome:
 
 
 def main() -> None:
-    """Take a cell from standard input, run it, and write the outcome to standard output: see `Processes`."""
-    cell, options = pickle.load(sys.stdin.buffer)
+    """Take a cell and the options, a line each, run it, and write the outcome to standard output: see `Processes`."""
+    cell, options = Cell.from_json(sys.stdin.readline()), json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    answer = os.fdopen(os.dup(1), "wb")
+    answer = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # what anybody prints is not part of the answer
     outcome = work(cell, **options)
     with answer:
-        pickle.dump(outcome, answer)
+        answer.write(outcome.as_json())
 
 
 def _end_with_parent() -> None:
