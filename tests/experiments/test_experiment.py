@@ -7,7 +7,7 @@ import pytest
 from open_nvib.cli import main
 from open_nvib.errors import InputError
 from open_nvib.experiments.experiment import load_experiment, merged
-from open_nvib.text.schedules import Schedule
+from open_nvib.text.schedules import Schedule, last_value
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -46,7 +46,9 @@ def test_the_tables_have_every_row_of_the_paper():
 def test_rows_of_the_tradeoff_are_what_their_names_say():
     for row in load_experiment(ROOT / "experiments/tradeoff.yaml").rows:
         loss = row.train.loss
-        assert row.name == f"g{loss.lambda_g:g}-d{loss.lambda_d:g}-delta{loss.delta:g}"
+        last = [last_value(value) for value in (loss.lambda_g, loss.lambda_d, loss.delta)]
+        how = "constant" if last == [loss.lambda_g, loss.lambda_d, loss.delta] else "ramped"
+        assert row.name == "{}-g{:g}-d{:g}-delta{:g}".format(how, *last)
 
 
 def test_overrides_win_over_defaults_and_these_over_the_configuration(experiment):
