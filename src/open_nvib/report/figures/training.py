@@ -15,7 +15,7 @@ def draw_training(log: Sequence[Entry]) -> str | None:
     if not any("cross_entropy" in entry for entry in log):
         return None
     with style():
-        figure, (loss, kl, kept) = canvas(2.9, columns=3, width=7.6)
+        figure, (loss, kl, kept) = canvas(3.5, columns=3, width=7.6)
         _curve(loss, log, "cross_entropy", "training", BLUE, "-")
         _curve(loss, log, "eval_loss", "validation", VERMILION, "o--")
         loss.set(title="cross-entropy (nats per token)", ylim=(0, None))
@@ -29,7 +29,7 @@ def draw_training(log: Sequence[Entry]) -> str | None:
         for axes in (loss, kl, kept):
             axes.set_xlabel("step")
             if axes.get_legend_handles_labels()[0]:
-                axes.legend()
+                axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.24))  # below: the curves may go anywhere
         return to_svg(figure)
 
 
