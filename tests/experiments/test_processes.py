@@ -56,7 +56,7 @@ def test_a_worker_ends_with_the_process_that_started_it(experiment):
     cell = cell_of(path, "long", 0)
     with subprocess.Popen([sys.executable, "-c", WORK], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
         assert worker.stdin is not None
-        pickle.dump((cell, {"folder": os.getcwd(), "overwrite": False, "wait": 0.0}), worker.stdin)
+        pickle.dump((cell, {"folder": os.getcwd(), "overwrite": False, "wait": 0.0, "threads": 1}), worker.stdin)
         worker.stdin.flush()
         assert wait_for(lambda: process_in_the_middle(cell)) == worker.pid
         worker.stdin.close()

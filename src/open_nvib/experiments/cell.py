@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
 import yaml
 from filelock import FileLock, Timeout
 
@@ -133,7 +134,8 @@ def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> O
             with progress.phase("train"):
                 train(cell.train, cell.run)
             with progress.phase("evaluate"):
-                record = evaluate(cell.run, cell.evaluate, say=say)
+                device = "cuda" if torch.cuda.is_available() else None  # where it was trained
+                record = evaluate(cell.run, cell.evaluate, device=device, say=say)
             result = make_result(cell, record, progress.state.seconds)
             write_json(cell.result_file, result)
             cell.failure_file.unlink(missing_ok=True)

@@ -52,7 +52,12 @@ class Processes:
     def _run(self, cell: Cell, overwrite: bool, say: Say) -> Outcome:
         say(f"{cell}: started, see {cell.log_file}")
         cell.directory.mkdir(parents=True, exist_ok=True)
-        options: dict[str, Any] = {"folder": os.getcwd(), "overwrite": overwrite, "wait": 0.0}
+        options: dict[str, Any] = {
+            "folder": os.getcwd(),
+            "overwrite": overwrite,
+            "wait": 0.0,
+            "threads": self.threads,
+        }
         with cell.log_file.open("ab") as log:
             child = subprocess.Popen(
                 [sys.executable, "-c", WORK],

@@ -65,7 +65,8 @@ class Ray:
         if not self._fits():
             say(f"no node of the cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs: the cells wait for one")
         task = ray.remote(max_retries=RETRIES, num_cpus=self.cpus, num_gpus=self.gpus)(work)
-        options = {"folder": os.getcwd(), "overwrite": overwrite, "wait": 2 * STALE}
+        threads = max(1, int(self.cpus))
+        options = {"folder": os.getcwd(), "overwrite": overwrite, "wait": 2 * STALE, "threads": threads}
         waiting = {task.options(name=str(cell)).remote(cell, **options): cell for cell in cells}
         while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
@@ -118,6 +119,11 @@ def check_cluster(address: str) -> None:
     if found.returncode:
         said = found.stderr.decode(errors="replace")
         why = said.rpartition("REASON ")[2].strip() if "REASON " in said else f"exit code {found.returncode}"
+        if "InvalidAuthToken" in said or "AuthenticationError" in said:
+            raise InputError(
+                f"--address {address}: this Ray cluster wants a token. Set RAY_AUTH_MODE=token and give the cluster's "
+                f"token, as Ray's page on token authentication says."
+            )
         if address == "auto" and "any running Ray instance" in why:
             raise InputError(f"{nothing} that this machine is part of. {start}")
         raise InputError(f"{nothing} that can be used ({why}).")

@@ -7,13 +7,16 @@ import threading
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import torch
+
 from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, reason_of, run_cell
 from open_nvib.experiments.experiment import Cell
 
 
-def work(cell: Cell, *, folder: str, overwrite: bool, wait: float) -> Outcome:
-    """Run a cell in `folder`, from which its paths are meant."""
+def work(cell: Cell, *, folder: str, overwrite: bool, wait: float, threads: int) -> Outcome:
+    """Run a cell on that many threads in `folder`, from which its paths are meant."""
+    torch.set_num_threads(threads)
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)  # on a machine that does not share the file system
         os.chdir(folder)
