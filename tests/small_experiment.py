@@ -42,7 +42,7 @@ def cell_of(experiment: Path, row: str, seed: int) -> Cell:
     return cell
 
 
-def wait_for(condition: Callable[[], Any], *, seconds: float = 90) -> Any:
+def wait_for(condition: Callable[[], Any], *, seconds: float = 240) -> Any:
     """What the condition gives, once it gives something."""
     deadline = time.monotonic() + seconds
     while not (found := condition()):

@@ -1,6 +1,7 @@
 """An experiment on a real Ray cluster of two workers, one of which is killed; and addresses with no cluster."""
 
 import json
+import secrets
 import signal
 import socket
 import sys
@@ -19,6 +20,17 @@ from open_nvib.experiments.state import read_result, read_state
 SMALLEST_STORE = 80 * 2**20
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
 """Ray takes half a minute to be sure that a node is lost; here it is told to be quicker."""
+AWAKE = {"worker_niceness": 0}
+"""Ray's workers give way to everything else, and on a busy machine would take minutes to import torch."""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def token():
+    """A token of its own, before Ray is imported: the cluster is closed to others, and nobody's own token is used."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        yield
 
 
 @pytest.fixture
@@ -26,7 +38,9 @@ def cluster():
     """A head node that runs nothing, and two workers with one core each."""
     cluster_utils = pytest.importorskip("ray.cluster_utils")
     node = {"object_store_memory": SMALLEST_STORE, "include_dashboard": False}
-    made = cluster_utils.Cluster(initialize_head=True, head_node_args={**node, "num_cpus": 0, "_system_config": QUICK})
+    made = cluster_utils.Cluster(
+        initialize_head=True, head_node_args={**node, "num_cpus": 0, "_system_config": {**QUICK, **AWAKE}}
+    )
     try:
         for _ in range(2):
             made.add_node(num_cpus=1, object_store_memory=SMALLEST_STORE)

@@ -66,7 +66,7 @@ def test_json(started, capsys):
 
 def test_rows_and_seeds_are_chosen(started, capsys):
     main(["experiment", "status", str(started), "--rows", "t", "--seeds", "1"])
-    assert "1 cells" in capsys.readouterr().out
+    assert "1 cell in" in capsys.readouterr().out
 
 
 def test_interrupted_is_what_nobody_runs_any_more(experiment):

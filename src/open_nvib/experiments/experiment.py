@@ -159,6 +159,10 @@ class Experiment:
         return [cell for _, cell in sorted(chosen, key=lambda entry: entry[0])]
 
 
+def count(cells: int) -> str:
+    return "1 cell" if cells == 1 else f"{cells} cells"
+
+
 def load_experiment(file: str | Path) -> Experiment:
     """Read an experiment's YAML. Any mistake in it, or in a configuration that it names, is an InputError."""
     path = Path(file).expanduser()

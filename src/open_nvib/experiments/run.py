@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, Say, differs, prepare_if_missing
 from open_nvib.experiments.engines import Engine
-from open_nvib.experiments.experiment import Cell, Experiment
+from open_nvib.experiments.experiment import Cell, Experiment, count
 from open_nvib.experiments.state import changed_settings, is_done, read_result, read_state, write_json
 
 
@@ -40,7 +40,7 @@ def run_experiment(
         raise InputError(f"{experiment.output}: cannot be written ({error.strerror}). Give another output.") from error
     with engine:
         if outcomes:
-            say(f"{experiment.name}: {len(outcomes)} of {len(cells)} cells are not run again")
+            say(f"{experiment.name}: {len(outcomes)} of {count(len(cells))} not run again")
         prepare_if_missing(experiment.prepare, say)  # once and here, where a mistake stops everything before it begins
         for outcome in engine.run(waiting, overwrite=overwrite, say=say):
             outcomes.append(outcome)
@@ -83,4 +83,4 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     busy = sum(outcome.state == "busy" for outcome in outcomes)
     counts = [f"{done} done", f"{len(failed)} failed" if failed else "", f"{busy} run elsewhere" if busy else ""]
     lines = [f"{outcome.cell} failed: {outcome.reason} ({outcome.cell.failure_file})" for outcome in failed]
-    return "\n".join([*lines, f"{len(outcomes)} cells: {', '.join(filter(None, counts))}"])
+    return "\n".join([*lines, f"{count(len(outcomes))}: {', '.join(filter(None, counts))}"])

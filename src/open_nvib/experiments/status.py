@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from open_nvib.experiments.experiment import Cell, Experiment
+from open_nvib.experiments.experiment import Cell, Experiment, count
 from open_nvib.experiments.state import CellState, is_alive, is_done, read_state
 from open_nvib.text.run import LENGTHS, LOG
 
@@ -106,7 +106,7 @@ def show(experiment: Experiment, statuses: Sequence[CellStatus]) -> str:
             lines.append(f"{status.row} seed {status.seed} failed: {status.reason}")
     totals = Counter(status.state for status in statuses)
     counts = ", ".join(f"{totals[name]} {name}" for name in NAMES if totals[name])
-    lines.append(f"{experiment.name}: {len(statuses)} cells in {experiment.output}: {counts}")
+    lines.append(f"{experiment.name}: {count(len(statuses))} in {experiment.output}: {counts}")
     return "\n".join(lines)
 
 

@@ -119,6 +119,11 @@ def check_cluster(address: str) -> None:
     if found.returncode:
         said = found.stderr.decode(errors="replace")
         why = said.rpartition("REASON ")[2].strip() if "REASON " in said else f"exit code {found.returncode}"
+        if "InvalidAuthToken" in said or "AuthenticationError" in said:
+            raise InputError(
+                f"--address {address}: this Ray cluster wants a token. Set RAY_AUTH_MODE=token and give the cluster's "
+                f"token, as Ray's page on token authentication says."
+            )
         if address == "auto" and "any running Ray instance" in why:
             raise InputError(f"{nothing} that this machine is part of. {start}")
         raise InputError(f"{nothing} that can be used ({why}).")
