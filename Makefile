@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup browser test test-all lint format bench figures clean
+.PHONY: help setup browser test test-all lint format docs bench figures clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,9 +44,13 @@ bench: $(READY) ## speed and memory against torch's own parts, as tables and as 
 	$(BIN)/python benchmarks/attention.py --output benchmarks/results.json
 	OMP_NUM_THREADS=2 $(BIN)/python benchmarks/text.py --output benchmarks/text_results.json
 
+docs: $(READY) ## the documentation as a site, in site/; a warning is an error
+	$(BIN)/python -m tools.cli_reference docs/reference/cli.md
+	$(BIN)/python -m zensical build --clean --strict
+
 figures: $(READY) ## draw the figures of the docs again
 	$(BIN)/python -m open_nvib.report.figures.gamma docs/figures/gamma_approximation.svg
 	$(BIN)/python -m open_nvib.report.figures.attention docs/figures/denoising_attention.svg
 
 clean: ## remove the virtual environment and what the tools leave behind
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis dist
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .cache dist site

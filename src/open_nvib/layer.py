@@ -34,7 +34,8 @@ class NVIB(nn.Module):
         alpha0_p: α₀^p, the concentration of the prior.
         delta: Δ, the pseudo-count that the conditional prior expects of each token; 0 is the plain prior.
         alpha_activation: "relu" (the paper's: α reaches exactly 0) or "softplus" (smooth, α stays above 0).
-        prior_mu, prior_sigma: the Gaussian G₀^p, as one number or one for each dimension.
+        prior_mu: mean of the Gaussian G₀^p, as one number or one for each dimension.
+        prior_sigma: its standard deviation, likewise.
     """
 
     prior_mu: Tensor
