@@ -51,6 +51,7 @@ docs: $(READY) ## the documentation as a site, in site/; a warning is an error
 figures: $(READY) ## draw the figures of the docs again
 	$(BIN)/python -m open_nvib.report.figures.gamma docs/figures/gamma_approximation.svg
 	$(BIN)/python -m open_nvib.report.figures.attention docs/figures/denoising_attention.svg
+	cd docs/figures && ../../$(BIN)/python ../../tools/blocks.py ../tutorials/layer.md
 
 clean: ## remove the virtual environment and what the tools leave behind
 	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .cache dist site

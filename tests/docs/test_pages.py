@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 import yaml
-from blocks import Block, blocks, commands
 from small_text import make_sentences
 
 from open_nvib.cli import main
+from tools.blocks import Block, blocks, commands, run_python
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
@@ -63,8 +63,7 @@ def run_command(words: list[str]) -> None:
 
 def run_block(page: Path, block: Block, names: dict[str, object]) -> None:
     if block.language == "python":
-        code = "\n" * block.line + block.text  # so that a traceback names the line of the page
-        exec(compile(code, str(page), "exec"), names)
+        run_python(page, block, names)
     elif block.language == "sh":
         for words in commands(block):
             run_command(words)

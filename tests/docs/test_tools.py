@@ -1,15 +1,13 @@
 """What makes pages: maths to MathML, and parsers to the page of the command line."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from markdown import markdown
 
-ROOT = Path(__file__).parents[2]
-sys.path.append(str(ROOT))
+from tools.cli_reference import page
 
-from tools.cli_reference import page  # noqa: E402
+ROOT = Path(__file__).parents[2]
 
 
 def render(text: str) -> str:

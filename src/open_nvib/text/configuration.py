@@ -12,11 +12,12 @@ BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]
 class TextAutoencoderConfig(PreTrainedConfig):
     """One encoder and one decoder around a bottleneck. The defaults are the paper's sizes.
 
-    Args:
+    Attributes:
         vocab_size: number of tokens.
         d_model: size of embeddings and hidden states.
         latent_size: size of a latent vector; `d_model` if not given.
-        encoder_layers, decoder_layers: number of layers.
+        encoder_layers: number of encoder layers.
+        decoder_layers: number of decoder layers.
         heads: heads of each attention.
         ffn_size: size of the feed-forward layers.
         dropout: share dropped after embeddings, attentions and feed-forward layers.
@@ -27,11 +28,14 @@ class TextAutoencoderConfig(PreTrainedConfig):
             a stride) or "nvae" (NVIB).
         pooling: of "vtp": "mean", "max" or "cls", the first vector.
         stride: of "vts": the share of vectors dropped.
-        alpha0_p, delta, alpha_activation: of "nvae": see `open_nvib.NVIB`.
+        alpha0_p: of "nvae": see `open_nvib.NVIB`.
+        delta: of "nvae": likewise.
+        alpha_activation: of "nvae": likewise.
         gamma_method: of "nvae": how weights are sampled, "paper" or "implicit".
         kappa: of "nvae": vectors sampled from each component.
         kl_form: of "nvae": "expected" or "exact".
-        lambda_g, lambda_d: weights λ′_G and λ′_D of the two parts of the KL in the loss.
+        lambda_g: weight λ′_G of L_G in the loss.
+        lambda_d: weight λ′_D of L_D in the loss.
     """
 
     model_type = "open_nvib"

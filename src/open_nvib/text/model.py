@@ -190,11 +190,13 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         """With `labels`, the loss of reconstructing them from `input_ids`; without, the logits of `decoder_input_ids`.
 
         Args:
-            input_ids, attention_mask: the text to encode, (batch, n).
+            input_ids: the text to encode, (batch, n).
+            attention_mask: which of it is real; all if not given.
             labels: the text to predict with its end, (batch, n + 1), -100 on padding.
             encoder_outputs: a latent to decode from instead, see `LatentOutput.of`.
             sample: decode from a sample of the latent, as training does, and not from its mean.
-            lambda_g, lambda_d: λ′_G and λ′_D; the configuration's if not given.
+            lambda_g: λ′_G; the configuration's if not given.
+            lambda_d: λ′_D; likewise.
             num_items_in_batch: what the cross-entropy is divided by; the number of real labels if not given.
         """
         if labels is not None:

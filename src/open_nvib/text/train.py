@@ -13,6 +13,7 @@ import yaml
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments, set_seed
+from transformers.integrations import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
@@ -67,6 +68,7 @@ def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -
     processes = PartialState(cpu=not torch.cuda.is_available())
     main = processes.is_main_process
     _check_data(config, prepared, processes.num_processes)
+    _check_trackers(config.watch.trackers)
     set_seed(config.seed)
     with processes.main_process_first():  # which makes the directory that the others then find
         finished = _claim(directory, config, overwrite=overwrite and main)
@@ -114,6 +116,17 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
             f"{prepared.path}: {sentences} sentences to train on are not one batch of {batch} (batch_size × accumulate "
             f"× processes). Lower --optimiser.batch_size."
         )
+
+
+def _check_trackers(trackers: list[str]) -> None:
+    """See that each is there before anything is written."""
+    there = get_available_reporting_integrations()
+    for name in trackers:
+        if name not in there:
+            raise InputError(
+                f"watch.trackers: {name!r} is not installed here, there is {', '.join(sorted(there)) or 'none'}. Install "
+                f"its package, or leave it out."
+            )
 
 
 def _restore(trainer: AutoencoderTrainer, checkpoint: Path) -> None:

@@ -1,10 +1,11 @@
-"""The code blocks of a Markdown page, and which of them are run.
+"""The code blocks of a Markdown page, and which of them are run. `python tools/blocks.py PAGE` runs its Python.
 
 Python and shell blocks are run and YAML is parsed, unless the line before says `<!-- not run: why -->`. Text is to read.
 """
 
 import re
 import shlex
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,3 +62,15 @@ def commands(block: Block) -> list[list[str]]:
     """The commands of a shell block as lists of words, without comments."""
     lines = block.text.replace("\\\n", " ").splitlines()
     return [words for line in lines if (words := shlex.split(line, comments=True))]
+
+
+def run_python(page: Path, block: Block, names: dict[str, object]) -> None:
+    """Run a block in the names of those before it; a traceback shows the line of the page."""
+    exec(compile("\n" * block.line + block.text, str(page), "exec"), names)
+
+
+if __name__ == "__main__":
+    page, names = Path(sys.argv[1]), {}
+    for block in blocks(page):
+        if block.language == "python" and block.is_run:
+            run_python(page, block, names)
