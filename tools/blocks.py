@@ -1,6 +1,7 @@
 """The code blocks of a Markdown page, and which of them are run. `python tools/blocks.py PAGE` runs its Python.
 
-Python and shell blocks are run and YAML is parsed, unless the line before says `<!-- not run: why -->`. Text is to read.
+Python and shell blocks are run and YAML is parsed, unless the line before says `<!-- not run: why -->`. Text and
+output are to read.
 """
 
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 RUN = ("python", "sh", "yaml")
-READ = ("text",)
+READ = ("text", "output")
 MARK = re.compile(r"<!-- not run: (?P<reason>\S.*) -->")
 FENCE = re.compile(r"^(?P<indent> *)```(?P<language>.*)$")
 
