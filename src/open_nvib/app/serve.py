@@ -7,6 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 import gradio as gr
+from gradio import themes
 from starlette.middleware import Middleware
 
 from open_nvib.app.limits import Limits
@@ -52,9 +53,9 @@ def settings() -> dict[str, Any]:
     }
 
 
-def theme() -> gr.themes.Base:
+def theme() -> themes.Base:
     """Fonts that are on the reader's machine, and small print dark enough to read."""
-    return gr.themes.Default(primary_hue="sky", **FONTS).set(  # pyright: ignore[reportArgumentType]
+    return themes.Default(primary_hue="sky", **FONTS).set(  # pyright: ignore[reportArgumentType]
         block_info_text_color="*neutral_600",
         block_info_text_color_dark="*neutral_300",
         block_label_text_color="*neutral_700",

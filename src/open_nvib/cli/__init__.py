@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jsonargparse import ArgumentParser, Namespace
 
-from open_nvib.cli import app, evaluating, experiment, report, training, using
+from open_nvib.cli import app, demo, evaluating, experiment, report, training, using
 from open_nvib.cli.tools import OneLineParser, stop
 from open_nvib.errors import InputError
 
@@ -54,6 +54,7 @@ def _main(arguments: list[str] | None) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], None], str]] = {
+    "demo": (demo.describe_demo, demo.run_demo, "See it all in minutes: prepare, train, measure, show."),
     "prepare": (
         training.describe_prepare,
         training.run_prepare,

@@ -92,6 +92,10 @@ class Run:
                 )
         return ids
 
+    def normalise(self, texts: Sequence[str]) -> list[str]:
+        """The texts as the tokenizer gives them back: what a perfect reconstruction would be."""
+        return self.tokenizer.batch_decode(self.tokenize(texts))
+
     def encode(self, texts: Sequence[str]) -> Latent:
         """The latent of each text, one batch: look at it, prune it, mix it, decode it."""
         return self.encode_ids(self.tokenize(texts))

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -54,10 +55,17 @@ class Sentences(torch.utils.data.Dataset[dict[str, np.ndarray]]):
         return {"input_ids": self.tokens[self.starts[index] : self.starts[index + 1]]}
 
 
-def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -> dict[str, float]:
+def train(
+    config: TrainConfig,
+    output: str | Path,
+    *,
+    overwrite: bool = False,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> dict[str, float]:
     """Train, or go on training, and write everything that later commands need to `output`.
 
     The same configuration again goes on from the last good checkpoint; another one is an InputError unless `overwrite`.
+    `callbacks` of the Hugging Face Trainer may look on.
 
     Returns:
         The metrics of the model that was kept, on validation data.
@@ -75,7 +83,7 @@ def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -
         model = make_model(config, prepared)
         if main:
             _write_run(directory, config, prepared)
-    trainer = make_trainer(config, directory, prepared, model)
+    trainer = make_trainer(config, directory, prepared, model, callbacks)
     start = last_good_checkpoint(directory / CHECKPOINTS, trainer.say)
     step = 0 if start is None else int(start.name.split("-")[1])
     if main:
@@ -142,7 +150,11 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
 
 
 def make_trainer(
-    config: TrainConfig, directory: Path, prepared: Prepared, model: TextAutoencoder
+    config: TrainConfig,
+    directory: Path,
+    prepared: Prepared,
+    model: TextAutoencoder,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> AutoencoderTrainer:
     sentences = Sentences.of(prepared.split(config.partition, "train"))
     validation = list(prepared.split(config.partition, "validation")["input_ids"])
@@ -163,7 +175,7 @@ def make_trainer(
         args=arguments,
         train_dataset=sentences,
         eval_dataset=[],
-        callbacks=[JsonLines(directory / LOG)],
+        callbacks=[JsonLines(directory / LOG), *callbacks],
     )
     terminal = sys.stderr.isatty()
     trainer.remove_callback(ProgressCallback if terminal else PrinterCallback)

@@ -17,7 +17,7 @@ def compare(runs: Mapping[str, Run], text: str) -> str:
     made = []
     for name, run in runs.items():
         (report,) = run.inspect([text])
-        before = run.tokenizer.decode(run.tokenize([text])[0])
+        (before,) = run.normalise([text])
         pooled = run.model.config.bottleneck == "vtp"
         kept = token_strip(report.tokens, report.prior_weight, pooled=pooled)
         back = marked(before, report.reconstruction)

@@ -24,7 +24,7 @@ def inspect(run: Run, text: str) -> tuple[str, str, str, str]:
     outputs = [*run.tokenizer.convert_ids_to_tokens(output), END]
     return (
         token_strip(reports, prior_weight, pooled=pooled),
-        marked(run.tokenizer.decode(ids), run.tokenizer.decode(output)),
+        marked(*run.tokenizer.batch_decode([ids, output])),
         token_table(reports),
         heat_map(outputs, vectors, weights.cpu()),
     )

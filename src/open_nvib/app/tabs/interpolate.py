@@ -53,4 +53,4 @@ def _checked(first: str | None, second: str | None) -> tuple[str, str]:
 
 def _between(run: Run, first: str, second: str, weight: float) -> str:
     weight = checked_number(weight, "the point", 0, 1, whole=False)
-    return marked(run.tokenizer.decode(run.tokenize([first])[0]), run.between(first, second, weight))
+    return marked(*run.normalise([first]), run.between(first, second, weight))
