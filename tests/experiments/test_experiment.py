@@ -168,7 +168,9 @@ def test_unknown_row_seed_and_file_are_one_line(experiment, tmp_path, capsys):
         assert "no row has seed 7, there is 0, 1" in fails(capsys, command, path, "--seeds", "7")
         assert "no such file" in fails(capsys, command, tmp_path / "nowhere.yaml")
     assert "workers is 0" in fails(capsys, "run", path, "--engine=processes", "--workers=0")
-    assert "gpus-per-cell is -1" in fails(capsys, "run", path, "--engine=ray", "--gpus-per-cell=-1")
+    for gpus in ("-1", "1.5", "0.00001"):
+        line = fails(capsys, "run", path, "--engine=ray", "--address=local", f"--gpus-per-cell={gpus}")
+        assert f"gpus-per-cell is {float(gpus):g}, wanted" in line
     fails(capsys, "run", path, "--engine=slurm")
     assert not (tmp_path / "out").exists()
 

@@ -68,6 +68,11 @@ class Cell:
         return self.directory / "failure.log"
 
     @property
+    def evaluation(self) -> str:
+        """What a result calls the evaluation."""
+        return f"{self.evaluate.split}-{self.evaluate.scorer}"
+
+    @property
     def settings(self) -> dict[str, Any]:
         """All that decides the result, in JSON's own types."""
         return json.loads(json.dumps({"train": asdict(self.train), "evaluate": asdict(self.evaluate)}))
