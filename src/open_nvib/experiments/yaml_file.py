@@ -44,11 +44,8 @@ def _text(value: str, node: yaml.Node) -> str:
     return value
 
 
-def _check(
-    node: yaml.Node, above: frozenset[yaml.Node] = frozenset(), sizes: dict[yaml.Node, int] | None = None
-) -> int:
+def _check(node: yaml.Node, above: frozenset[yaml.Node], sizes: dict[yaml.Node, int]) -> int:
     """How many values a node stands for. No key may stand twice, of which plain YAML would silently keep the last."""
-    sizes = {} if sizes is None else sizes
     if node in above:
         raise InputError(f"{_line(node)}: what the alias stands for has the alias in it. Write it out.")
     if not isinstance(node, yaml.CollectionNode):
@@ -83,7 +80,7 @@ def _load(text: str) -> Any:
         node = loader.get_single_node()
         if node is None:
             return None
-        _check(node)
+        _check(node, frozenset(), {})
         return loader.construct_document(node)
     finally:
         loader.dispose()
