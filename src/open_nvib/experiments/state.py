@@ -59,7 +59,7 @@ class CellState:
 def read_state(cell: Cell) -> CellState | None:
     """The state of a cell; None if it was never started, or if the file is damaged and so says nothing."""
     value = read_json(cell.state_file)
-    return CellState(**value) if _is_state(value) else None
+    return CellState(**value) if is_state(value) else None
 
 
 def read_result(cell: Cell) -> dict[str, Any] | None:
@@ -89,7 +89,7 @@ def write_json(path: Path, value: Any) -> None:
         raise
 
 
-def _is_state(value: Any) -> bool:
+def is_state(value: Any) -> bool:
     """Whether a JSON value is what `CellState` says, entry by entry."""
     if not isinstance(value, dict) or not value.keys() <= {entry.name for entry in fields(CellState)}:
         return False
