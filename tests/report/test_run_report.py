@@ -112,6 +112,12 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     assert "no such file" in fails(capsys, "report", tmp_path / "nothing.yaml")
     assert "not a run" in fails(capsys, "report", tmp_path)
     assert "--cells is for an experiment" in fails(capsys, "report", run, "--cells", tmp_path)
+    for options in (["--output="], ["--cells="]):
+        assert f"{options[0][:-1]} is empty" in fails(capsys, "report", run, *options)
+    assert "the path is empty" in fails(capsys, "report", "")
+    long = tmp_path / ("x" * 300)
+    assert "no such file" in fails(capsys, "report", long)
+    assert "cannot be written (File name too long)" in fails(capsys, "report", run, "--output", long)
     (run / "report.html").write_text("mine")
     assert "left alone" in fails(capsys, "report", run)
     assert (run / "report.html").read_text() == "mine"
@@ -149,6 +155,7 @@ def test_nvib_report_of_an_experiment(experiment, tmp_path, capsys):
     assert (tmp_path / "docs" / "report.md").read_text() == text
     assert (tmp_path / "docs" / "cells" / "vt-seed-0.json").read_text() == (cells / "vt-seed-0.json").read_text()
     assert "no results" in fails(capsys, "report", experiment, "--cells", tmp_path / "docs" / "figures")
+    assert "no such directory" in fails(capsys, "report", experiment, "--cells", "x" * 300)
 
 
 def test_figures_of_the_docs_are_drawn_by_their_modules(tmp_path):

@@ -105,6 +105,7 @@ CONFIGS = {
     "wrong choice": ("model:\n  bottleneck: vae\n", "bottleneck"),
     "not yaml": ("model: [\n", ""),
     "a list": ("- model\n", ""),
+    "much text": ("The old river.\n" * 999, "wanted a YAML file with settings, got text that begins 'The old river."),
     "ramp without room": ("loss:\n  delta: {start: 1, end: 0, from_step: 5, to_step: 5}\n", "to_step = 5"),
 }
 
@@ -116,6 +117,7 @@ def test_bad_config_is_one_line(name, data, tmp_path, capsys):
     output = tmp_path / "run"
     line = fails(capsys, "train", f"--config={tmp_path / 'config.yaml'}", f"--data={data}", f"--output={output}")
     assert what in line
+    assert len(line) < 1000
     assert not output.exists()
 
 

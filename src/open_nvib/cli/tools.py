@@ -1,5 +1,6 @@
 """What all commands share: a parser that says in one line what is wrong, and settings from its options."""
 
+import re
 import sys
 from typing import Any, NoReturn
 
@@ -7,12 +8,22 @@ from jsonargparse import ArgumentParser, Namespace
 
 from open_nvib.errors import InputError
 
+LONGEST = 800
+"""Letters of a message that still count as one line."""
+
 
 class OneLineParser(ArgumentParser):
     """A parser that says in one line what is wrong, and exits with 2."""
 
     def error(self, message: str, ex: Exception | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        stop(" ".join(str(message).split()))
+        stop(_shortened(" ".join(str(message).split())))
+
+
+def _shortened(message: str) -> str:
+    """Without all of a long file or value that jsonargparse quotes."""
+    wanted = "--config: wanted a YAML file with settings, got text that begins"
+    message = re.sub(r"^Unexpected config: (.{,60}).*", rf"{wanted} '\1'.", message)
+    return message if len(message) <= LONGEST else f"{message[:LONGEST]}…"
 
 
 def stop(message: str) -> NoReturn:
