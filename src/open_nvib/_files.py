@@ -49,8 +49,10 @@ def read_object(path: Path, *, fix: str) -> dict[str, Any]:
     """The JSON object in a file; an InputError, which ends in `fix`, if there is none."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
         raise damaged(path, error, fix=fix) from error
+    except (ValueError, RecursionError) as error:
+        raise damaged(path, f"not JSON: {error}", fix=fix) from error
     if not isinstance(value, dict):
         raise damaged(path, f"a JSON {type(value).__name__}, wanted an object", fix=fix)
     return value

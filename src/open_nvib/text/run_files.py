@@ -34,8 +34,10 @@ def read_config(run: Path) -> dict[str, Any]:
     path = run / CONFIG
     try:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
+    except OSError as error:
         raise damaged(path, error, fix=COPY) from error
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise damaged(path, f"not YAML: {error}", fix=COPY) from error
     kinds = {"data": str, "partition": str, "seed": int}
     wrong = [name for name, kind in kinds.items() if not isinstance(config, dict) or type(config.get(name)) is not kind]
     if wrong:
