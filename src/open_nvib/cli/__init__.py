@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from jsonargparse import ArgumentParser, Namespace
 
-from open_nvib.cli import evaluating, experiment, report, training, using
+from open_nvib.cli import app, evaluating, experiment, report, training, using
 from open_nvib.cli.tools import OneLineParser, stop
 from open_nvib.errors import InputError
 
@@ -68,6 +68,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace]
     "sample": (using.describe_sample, using.run_sample, "Generate texts from the prior."),
     "interpolate": (using.describe_interpolate, using.run_interpolate, "Write the texts on the path between two."),
     "inspect": (using.describe_inspect, using.run_inspect, "Show what the latent kept of each token."),
+    "app": (app.describe_app, app.run_app, "Open a web page on which to look into the latent of one or more runs."),
     "evaluate": (
         evaluating.describe_evaluate,
         evaluating.run_evaluate,

@@ -19,7 +19,7 @@ from open_nvib.kl import gaussian_kl
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
 from open_nvib.text.batches import Collator
-from open_nvib.text.bottlenecks import Latent, PlainBottleneck, VectorLatent
+from open_nvib.text.bottlenecks import Latent, NVIBBottleneck, PlainBottleneck, VectorLatent
 from open_nvib.text.decoding import decode, in_batches
 from open_nvib.text.model import TextAutoencoder
 from open_nvib.text.run_files import (
@@ -117,7 +117,7 @@ class Run:
 
     @torch.no_grad()
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Latent:
-        """`encode` of token ids."""
+        """`encode` of texts that are tokenised already."""
         collator = Collator(self.model.config.pad_token_id, self.model.config.eos_token_id)
         batch = collator([{"input_ids": text} for text in ids])
         device = self.model.device
@@ -134,12 +134,19 @@ class Run:
         """Each text through the latent and back, up to twice its length."""
         return self.tokenizer.batch_decode(reconstruct_ids(self.model, self.tokenize(texts), **generation))
 
-    def sample(self, count: int, *, seed: int = 0, length: int | None = None, **generation: Any) -> list[str]:
-        """Texts from the prior: a length from the training data unless given, then a latent of that length."""
-        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, length=length, **generation))
+    def sample(
+        self, count: int, *, seed: int = 0, length: int | None = None, delta: float | None = None, **generation: Any
+    ) -> list[str]:
+        """Texts from the prior: a length from the training data unless given, then a latent of that length.
+
+        `delta` is the Δ of the NVAE's conditional prior, the model's if not given.
+        """
+        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, length=length, delta=delta, **generation))
 
     @torch.no_grad()
-    def sample_ids(self, count: int, *, seed: int = 0, length: int | None = None, **generation: Any) -> list[list[int]]:
+    def sample_ids(
+        self, count: int, *, seed: int = 0, length: int | None = None, delta: float | None = None, **generation: Any
+    ) -> list[list[int]]:
         """The token ids of `sample`."""
         if count < 1:
             raise InputError(f"count is {count}, wanted at least 1.")
@@ -148,13 +155,20 @@ class Run:
         bottleneck = self.model.encoder.bottleneck
         if isinstance(bottleneck, PlainBottleneck):
             raise InputError(f"{self.path}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
+        options = {}
+        if delta is not None:
+            if not isinstance(bottleneck, NVIBBottleneck):
+                raise InputError(f"{self.path}: delta belongs to the prior of an nvae, and this model is not one.")
+            if not 0 <= delta < float("inf"):
+                raise InputError(f"delta is {delta}, wanted a number of at least 0.")
+            options["delta"] = delta
         generator = torch.Generator(self.model.device).manual_seed(seed)
         lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
         lengths = lengths if length is None else torch.full_like(lengths, length)
         samples: list[list[int]] = [[]] * count
         for indices, batch in in_batches(lengths.tolist(), BATCH, int):
             limits = 2 * torch.tensor(batch)
-            decoded = decode(self.model, bottleneck.prior(limits // 2, generator), limits, **generation)
+            decoded = decode(self.model, bottleneck.prior(limits // 2, generator, **options), limits, **generation)
             for index, ids in zip(indices, decoded, strict=True):
                 samples[index] = ids
         return samples
@@ -163,10 +177,14 @@ class Run:
         """Texts along the path from one to the other: mixtures of the two means, or of the vectors side by side."""
         if steps < 2:
             raise InputError(f"steps is {steps}, wanted at least 2: both ends.")
+        return [self.between(first, second, step / (steps - 1), **generation) for step in range(steps)]
+
+    def between(self, first: str, second: str, weight: float, **generation: Any) -> str:
+        """The text at one point of that path: at 0 the first, at 1 the second."""
+        if not 0 <= weight <= 1:
+            raise InputError(f"weight is {weight}, wanted 0 to 1.")
         latent = self.encode([first, second])
-        limit = 2 * int(latent.lengths.max())
-        path = [mix(latent, weight / (steps - 1)) for weight in range(steps)]
-        return [self.decode(point, [limit], **generation)[0] for point in path]
+        return self.decode(mix(latent, weight), [2 * int(latent.lengths.max())], **generation)[0]
 
     def inspect(self, texts: Sequence[str]) -> list[TextReport]:
         """For each token its pseudo-count, its share of the weight, and the KL of its vector."""
