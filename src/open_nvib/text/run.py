@@ -1,6 +1,5 @@
 """A trained model with all that belongs to it, loaded in one call: encode, decode, reconstruct, sample, interpolate."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from jaxtyping import Int
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from open_nvib._files import damaged
 from open_nvib.attention import Mixture
 from open_nvib.errors import InputError
 from open_nvib.kl import gaussian_kl
@@ -23,16 +22,36 @@ from open_nvib.text.batches import Collator
 from open_nvib.text.bottlenecks import Latent, NVIBBottleneck, PlainBottleneck, VectorLatent
 from open_nvib.text.decoding import decode, in_batches
 from open_nvib.text.model import TextAutoencoder
+from open_nvib.text.run_files import (
+    CONFIG,
+    COPY,
+    LENGTHS,
+    LOG,
+    METRICS,
+    MODEL,
+    TOKENIZER,
+    is_run,
+    read_config,
+    read_lengths,
+)
 from open_nvib.text.scores import BATCH, reconstruct_ids
 
-CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
-    "config.yaml",
-    "lengths.json",
-    "log.jsonl",
-    "metrics.json",
-    "model",
-    "tokenizer",
-)
+__all__ = [
+    "BATCH",
+    "CONFIG",
+    "LENGTHS",
+    "LOG",
+    "METRICS",
+    "MODEL",
+    "TOKENIZER",
+    "Run",
+    "TextReport",
+    "TokenReport",
+    "is_run",
+    "load_run",
+    "mix",
+    "token_reports",
+]
 
 
 @dataclass(frozen=True)
@@ -77,7 +96,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return yaml.safe_load((self.path / CONFIG).read_text())
+        return read_config(self.path)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids without special tokens; an empty text and one that is too long are InputErrors."""
@@ -227,10 +246,6 @@ def token_reports(latent: Latent, tokens: Sequence[str]) -> tuple[list[TokenRepo
     return rows, 0.0
 
 
-def is_run(path: Path) -> bool:
-    return (path / CONFIG).is_file() and (path / LENGTHS).is_file()
-
-
 def load_run(path: str | Path, *, device: str | None = None) -> Run:
     """Open a run directory that `nvib train` wrote."""
     path = Path(path).expanduser()
@@ -240,12 +255,35 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
     if not (path / MODEL).is_dir():
         raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
     disable_progress_bar()
-    model = TextAutoencoder.from_pretrained(path / MODEL)
-    histogram = torch.tensor(json.loads((path / LENGTHS).read_text())["lengths"])
-    tokenizer = AutoTokenizer.from_pretrained(path / TOKENIZER)
+    read_config(path)
+    histogram = torch.tensor(read_lengths(path)["lengths"])
+    model, tokenizer = _load_model(path / MODEL), _load_tokenizer(path / TOKENIZER)
+    if len(tokenizer) > model.config.vocab_size:
+        raise InputError(
+            f"{path / TOKENIZER}: has {len(tokenizer)} entries, more than the {model.config.vocab_size} of the model. "
+            f"{COPY}"
+        )
     if device is not None:
         try:
             model.to(device)  # pyright: ignore[reportArgumentType]
         except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
             raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}).") from error
     return Run(path, model.eval(), tokenizer, histogram)
+
+
+def _load_model(path: Path) -> TextAutoencoder:
+    load: Any = TextAutoencoder.from_pretrained
+    try:
+        model, found = load(path, output_loading_info=True)
+    except Exception as error:  # a damaged file is an error of many kinds
+        raise damaged(path, error, fix=COPY) from error
+    if found["missing_keys"]:  # which would be drawn at random
+        raise damaged(path, f"no weights for {', '.join(sorted(found['missing_keys'])[:3])}", fix=COPY)
+    return model
+
+
+def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # as above
+        raise damaged(path, error, fix=COPY) from error
