@@ -2,6 +2,7 @@ import pytest
 import torch
 
 from open_nvib.errors import InputError
+from open_nvib.mixtures import GaussianMixture
 from open_nvib.text.decoding import decode
 from open_nvib.text.looking import attention_map, reweight
 
@@ -47,11 +48,17 @@ def test_nothing_is_read_from_a_vector_that_was_dropped(trained, known):
 def test_a_factor_of_one_changes_nothing_and_of_zero_removes_the_vector(trained, known):
     latent = trained.encode(known[:1])
     mean, place = latent.mean().log_alpha, heaviest(latent)
-    torch.testing.assert_close(reweight(latent, {place: 1.0}).log_alpha, mean)
-    without = reweight(latent, {place: 0.0}).log_alpha
+
+    def log_alpha(factor):
+        mixture = reweight(latent, {place: factor})
+        assert isinstance(mixture, GaussianMixture)
+        return mixture.log_alpha
+
+    torch.testing.assert_close(log_alpha(1.0), mean)
+    without = log_alpha(0.0)
     assert without[0, place] == -torch.inf
     assert (without.isfinite() == mean.isfinite()).sum() == mean.numel() - 1
-    doubled = reweight(latent, {place: 2.0}).log_alpha[0, place] - mean[0, place]
+    doubled = log_alpha(2.0)[0, place] - mean[0, place]
     assert doubled.exp().item() == pytest.approx(2.0, rel=1e-4)
 
 

@@ -1,5 +1,6 @@
 """`demo`: prepare, train, evaluate, and show. Run again, it goes on from what is there."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from open_nvib.text.train import train
 from open_nvib.text.train_config import TrainConfig
 
 CONFIG = "small/nvae.yaml"
-OWN_LENGTHS = {"sentences": [3, 40]}
+OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
 """Tokens of the sentences that are used of a text of one's own."""
 SHOWN = 4
 

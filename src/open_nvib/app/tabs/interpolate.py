@@ -53,4 +53,5 @@ def _checked(first: str | None, second: str | None) -> tuple[str, str]:
 
 def _between(run: Run, first: str, second: str, weight: float) -> str:
     weight = checked_number(weight, "the point", 0, 1, whole=False)
-    return marked(*run.normalise([first]), run.between(first, second, weight))
+    (before,) = run.normalise([first])
+    return marked(before, run.between(first, second, weight))
