@@ -74,7 +74,12 @@ def evaluate(
 
 def _data_of(run: Run, data: str | Path | None) -> Prepared:
     """The data that the run was trained on, found to be the same by its recipe."""
-    prepared = load_prepared(run.config["data"] if data is None else data)
+    try:
+        prepared = load_prepared(run.config["data"] if data is None else data)
+    except InputError as error:
+        if data is not None:
+            raise
+        raise InputError(f"{error} If the data of {run.path} has moved, give its place: --data.") from error
     recipe = read_lengths(run.path).get("recipe")
     if recipe is not None and prepared.recipe != recipe:
         raise InputError(

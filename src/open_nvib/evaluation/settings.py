@@ -3,8 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from open_nvib.text.train_config import LARGEST_SEED
+
 Part = Literal["reconstruction", "generation", "latent", "interpolation"]
-LARGEST_SEED = 2**32 - 1
 PARTS: tuple[Part, ...] = ("reconstruction", "generation", "latent", "interpolation")
 
 

@@ -35,6 +35,7 @@ from open_nvib.text.run_files import (
     read_lengths,
 )
 from open_nvib.text.scores import BATCH, reconstruct_ids
+from open_nvib.text.train_config import LARGEST_SEED
 
 __all__ = [
     "BATCH",
@@ -154,6 +155,8 @@ class Run:
         """The token ids of `sample`."""
         if count < 1:
             raise InputError(f"count is {count}, wanted at least 1.")
+        if not 0 <= seed <= LARGEST_SEED:
+            raise InputError(f"seed is {seed}, wanted 0 to {LARGEST_SEED}.")
         if length is not None and not 1 <= length <= self._longest:
             raise InputError(f"length is {length}, wanted 1 to {self._longest}.")
         bottleneck = self.model.encoder.bottleneck

@@ -8,10 +8,10 @@ from open_nvib.app.handlers import Page, checked_number, on, shown
 from open_nvib.app.html import text_list
 from open_nvib.text.bottlenecks import NVIBBottleneck
 from open_nvib.text.run import Run
+from open_nvib.text.train_config import LARGEST_SEED
 
 MOST = 20
 MAX_DELTA = 2.0
-MAX_SEED = 2**31 - 1
 
 
 def longest(run: Run) -> int:
@@ -57,7 +57,7 @@ def add(page: Page) -> None:
         return text_list(
             run.sample(
                 checked_number(many, "the number of texts", 1, MOST),
-                seed=checked_number(number, "the seed", 0, MAX_SEED),
+                seed=checked_number(number, "the seed", 0, LARGEST_SEED),
                 length=None if as_in_data else checked_number(tokens, "the length", 1, longest(run)),
                 delta=chosen_delta if different else None,
             )
