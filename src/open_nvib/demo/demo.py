@@ -25,6 +25,8 @@ CONFIG = "small/nvae.yaml"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
 """Tokens of the sentences that are used of a text of one's own."""
 SHOWN = 4
+LOOKS = 6
+"""How often a sentence is reconstructed while it trains."""
 
 
 @dataclass(frozen=True)
@@ -126,9 +128,15 @@ def _training(config: DemoConfig, prepared: Prepared) -> TrainConfig:
     partition = next(iter(prepared.partitions))
     sentences = int(prepared.length_histogram(partition).sum())
     optimiser = replace(settings.optimiser, batch_size=min(settings.optimiser.batch_size, sentences))
-    if config.steps is not None:
-        optimiser = replace(optimiser, steps=config.steps)
-    return replace(settings, data=str(prepared.path), partition=partition, seed=config.seed, optimiser=optimiser)
+    steps = config.steps or optimiser.steps_for(sentences)
+    return replace(
+        settings,
+        data=str(prepared.path),
+        partition=partition,
+        seed=config.seed,
+        optimiser=replace(optimiser, steps=steps),
+        watch=replace(settings.watch, evaluate_every=max(1, steps // LOOKS)),
+    )
 
 
 def _evaluation(config: DemoConfig, prepared: Prepared, settings: TrainConfig) -> EvaluateConfig:
