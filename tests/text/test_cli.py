@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from open_nvib.cli import COMMANDS, main
+from open_nvib.cli.tools import with_packaged_configs
 
 
 def out(capsys, *arguments: str) -> list[str]:
@@ -191,3 +193,15 @@ def test_prepare_draws_the_lengths(tmp_path, capsys):
         main([*arguments, "--layout", "sentences", "--partitions", "{short: [5, 40]}"])
         assert f"length distributions: {tmp_path / 'data' / 'lengths.svg'}" in capsys.readouterr().out
     assert (tmp_path / "data" / "lengths.svg").stat().st_size > 1000
+
+
+def test_configurations_come_with_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in (["--config", "configs/small/nvae.yaml"], ["--config=configs/small/nvae.yaml"]):
+        path = with_packaged_configs(["train", *given])[-1].removeprefix("--config=")
+        assert Path(path).read_text().startswith("# nvib train")
+    assert with_packaged_configs(["train", "--config", "configs/none.yaml"])[-1] == "configs/none.yaml"
+    (tmp_path / "configs" / "small").mkdir(parents=True)
+    (tmp_path / "configs" / "small" / "nvae.yaml").write_text("seed: 1")
+    mine = ["train", "--config", "configs/small/nvae.yaml"]
+    assert with_packaged_configs(mine) == mine

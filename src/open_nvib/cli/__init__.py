@@ -12,7 +12,7 @@ from collections.abc import Callable
 from jsonargparse import ArgumentParser, Namespace
 
 from open_nvib.cli import app, demo, evaluating, experiment, report, training, using
-from open_nvib.cli.tools import OneLineParser, stop
+from open_nvib.cli.tools import OneLineParser, stop, with_packaged_configs
 from open_nvib.errors import InputError
 
 
@@ -39,7 +39,7 @@ def _main(arguments: list[str] | None) -> None:
         prog="nvib", description="Text autoencoders whose latent is a set of vectors of learned size."
     )
     commands = parser.add_subcommands(dest="command")
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = with_packaged_configs(sys.argv[1:] if arguments is None else arguments)
     for name, (describe, _, summary) in COMMANDS.items():
         command = OneLineParser(prog=f"nvib {name}", description=summary)
         commands.add_subcommand(name, command, help=summary)

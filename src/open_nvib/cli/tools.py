@@ -2,10 +2,12 @@
 
 import re
 import sys
+from pathlib import Path
 from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
+from open_nvib._configs import packaged_config
 from open_nvib.errors import InputError
 
 LONGEST = 800
@@ -29,6 +31,20 @@ def _shortened(message: str) -> str:
 def stop(message: str) -> NoReturn:
     print(f"nvib: {message}", file=sys.stderr)
     raise SystemExit(2)
+
+
+def with_packaged_configs(arguments: list[str]) -> list[str]:
+    """`--config configs/small/nvae.yaml` means the one that comes with the package, where there is no such file."""
+    found, before = [], ""
+    for argument in arguments:
+        name = argument.removeprefix("--config=")
+        if before == "--config" or name != argument:
+            packaged = packaged_config(name)
+            if packaged is not None and not Path(name).exists():
+                argument = argument.removesuffix(name) + str(packaged)
+        found.append(argument)
+        before = argument
+    return found
 
 
 def without(given: Namespace, *names: str) -> Namespace:

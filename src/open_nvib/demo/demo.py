@@ -8,20 +8,20 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
+from open_nvib._configs import packaged_config
 from open_nvib.demo.summary import show_numbers, show_path, show_reconstructions, show_samples
 from open_nvib.demo.terminal import Terminal
 from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.experiments.yaml_file import read_mapping, settings_of
 from open_nvib.report.report import write_run_report
-from open_nvib.text.configs import find_config
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.data.config import Layout, paper_partitions
 from open_nvib.text.run import Run, load_run
 from open_nvib.text.train import train
 from open_nvib.text.train_config import TrainConfig
 
-CONFIG = "small/nvae.yaml"
+CONFIG = "configs/small/nvae.yaml"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
 """Tokens of the sentences that are used of a text of one's own."""
 SHOWN = 4
@@ -123,7 +123,8 @@ def _preparation(config: DemoConfig) -> PrepareConfig:
 
 def _training(config: DemoConfig, prepared: Prepared) -> TrainConfig:
     """The small configuration, and a batch that a small text can fill."""
-    file = find_config(CONFIG)
+    file = packaged_config(CONFIG)
+    assert file is not None, "it comes with the package"
     settings = settings_of(TrainConfig, read_mapping(file), where=str(file))
     partition = next(iter(prepared.partitions))
     sentences = int(prepared.length_histogram(partition).sum())
