@@ -39,7 +39,7 @@ def blocks(page: Path) -> list[Block]:
         if start is None:
             if mark := MARK.fullmatch(line.strip()):
                 marked = (number, mark["reason"])
-            elif "<!-- not run" in line:
+            elif line.lstrip().startswith("<!-- not run"):
                 raise ValueError(f"{page.name}:{number}: wanted a line `<!-- not run: why -->`, got {line!r}")
         if fence and start is None:
             start = (number, fence["indent"], fence["language"])

@@ -15,8 +15,8 @@ INTRODUCTION = """\
 
 # The command line
 
-`nvib COMMAND --help` says the same. A setting with a dot, such as `--model.heads`, is `model: {heads: …}` in the YAML that
-`--config` names; what is given after it on the command line wins. A mistake is one line and exit code 2.
+`nvib COMMAND --help` says the same. A setting with a dot, such as `--model.heads`, is `model: {heads: …}` in the YAML
+that `--config` names; what is given after it on the command line wins. A mistake is one line and exit code 2.
 """
 NOT_SHOWN = ("_HelpAction", "_ActionConfigLoad", "_ActionHelpClassPath", "ActionSubCommands")
 HEAD = "| | default | |\n|---|---|---|\n"

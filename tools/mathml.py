@@ -4,8 +4,8 @@ The syntax is the one that GitHub shows, too. A display equation stands between 
 """
 
 import re
-import xml.etree.ElementTree as etree
 from typing import Any
+from xml.etree.ElementTree import Element, SubElement
 
 from latex2mathml.converter import convert
 from markdown import Markdown
@@ -25,13 +25,13 @@ class _Inline(InlineProcessor):
 
 
 class _Display(BlockProcessor):
-    def test(self, parent: etree.Element, block: str) -> bool:
+    def test(self, parent: Element, block: str) -> bool:
         return DISPLAY.match(block.strip()) is not None
 
-    def run(self, parent: etree.Element, blocks: list[str]) -> None:
+    def run(self, parent: Element, blocks: list[str]) -> None:
         latex = DISPLAY.match(blocks.pop(0).strip())
         assert latex is not None
-        box = etree.SubElement(parent, "div", {"class": "equation"})
+        box = SubElement(parent, "div", {"class": "equation"})
         box.text = self.parser.md.htmlStash.store(convert(latex[1], display="block"))
 
 

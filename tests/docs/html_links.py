@@ -42,10 +42,12 @@ def problems(site: Path) -> list[str]:
     found = []
     for path, page in pages.items():
         name = path.relative_to(site.resolve())
+        if name.name == "404.html":  # served at any path, it names its files from the root of a server
+            continue
         found += [f"{name}: loads {target} from another host" for target in page.loads if urlsplit(target).netloc]
         for target in {*page.links, *page.loads}:
             parts = urlsplit(target)
-            if parts.scheme or parts.netloc or name.name == "404.html":  # served at any path, it names its files from the root
+            if parts.scheme or parts.netloc:
                 continue
             file = _file(site, path, unquote(parts.path))
             if not file.is_file():

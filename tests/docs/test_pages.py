@@ -1,74 +1,16 @@
 """Every code block of the README and of the docs runs, in order, as a reader would type it."""
 
 import re
-import shutil
 from pathlib import Path
 
 import pytest
-import yaml
-from small_text import make_sentences
+from running import run_block, run_command
 
-from open_nvib.cli import main
-from tools.blocks import Block, blocks, commands, run_python
+from tools.blocks import blocks
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 WITH_CODE = [page for page in PAGES if any(block.is_run for block in blocks(page))]
-
-MODEL = ["--model.d_model=16", "--model.ffn_size=16", "--model.dropout=0"]
-STEPS = ["--optimiser.steps=4", "--optimiser.batch_size=8", "--watch.evaluate_every=2", "--watch.bleu_sentences=4"]
-SMALL = {
-    "prepare": ["--source=my.txt", "--workers=1"],
-    "train": [*MODEL, *STEPS, "--watch.evaluate_sentences=8"],
-    "evaluate": ["--sentences=6", "--samples=6", "--scorer_steps=2", "--latent_sentences=4", "--interpolations=2"],
-}
-"""What is added to a command on a page, so that it takes moments."""
-
-
-@pytest.fixture(scope="session")
-def built(tmp_path_factory):
-    """What the pages speak of, in miniature: a text of one's own, prepared data and a run."""
-    folder = tmp_path_factory.mktemp("workspace")
-    for name in ("configs", "experiments"):
-        shutil.copytree(ROOT / name, folder / name)
-    sentences = make_sentences(300)
-    sentences += [f"{first[:-1]}, and {second}" for first, second in zip(sentences, sentences[1:], strict=False)]
-    (folder / "my.txt").write_text("\n".join(sentences) + "\n")
-    (folder / "sentences.txt").write_text("\n".join(sentences[:3]) + "\n")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.chdir(folder)
-        run_command(["nvib", "prepare"])
-        run_command(["nvib", "train", "--config", "configs/small/nvae.yaml", "--output", "runs/nvae"])
-    return folder
-
-
-@pytest.fixture
-def workspace(built, tmp_path, monkeypatch):
-    """A copy of it to work in: what one page writes, another does not see."""
-    folder = tmp_path / "workspace"
-    shutil.copytree(built, folder)
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def run_command(words: list[str]) -> None:
-    if words[0] != "nvib":
-        raise ValueError(f"{' '.join(words)}: only nvib is run here. Mark the block with why it is not run.")
-    arguments = words[1:]
-    try:
-        main(arguments + SMALL.get(arguments[0], []))
-    except SystemExit as stopped:  # as --help and --print_config do
-        assert not stopped.code, f"{' '.join(words)}: exit code {stopped.code}"
-
-
-def run_block(page: Path, block: Block, names: dict[str, object]) -> None:
-    if block.language == "python":
-        run_python(page, block, names)
-    elif block.language == "sh":
-        for words in commands(block):
-            run_command(words)
-    else:
-        yaml.safe_load(block.text)
 
 
 @pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))

@@ -205,3 +205,10 @@ def test_configurations_come_with_the_package(tmp_path, monkeypatch):
     (tmp_path / "configs" / "small" / "nvae.yaml").write_text("seed: 1")
     mine = ["train", "--config", "configs/small/nvae.yaml"]
     assert with_packaged_configs(mine) == mine
+
+
+def test_a_tracker_that_is_not_installed_is_one_line(data, tmp_path, capsys):
+    arguments = ("--data", data, "--output", tmp_path / "run", "--optimiser.batch_size", "8")
+    said = fails(capsys, "train", *arguments, "--watch.trackers", "[no_such_tracker]")
+    assert "watch.trackers: 'no_such_tracker' is not installed here" in said
+    assert not (tmp_path / "run").exists()

@@ -14,7 +14,7 @@ import yaml
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments, set_seed
-from transformers.integrations import get_available_reporting_integrations
+from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
@@ -158,8 +158,8 @@ def _check_trackers(trackers: list[str]) -> None:
     for name in trackers:
         if name not in there:
             raise InputError(
-                f"watch.trackers: {name!r} is not installed here, there is {', '.join(sorted(there)) or 'none'}. Install "
-                f"its package, or leave it out."
+                f"watch.trackers: {name!r} is not installed here, there is {', '.join(sorted(there)) or 'none'}. "
+                f"Install its package, or leave it out."
             )
 
 
