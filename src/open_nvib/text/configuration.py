@@ -27,7 +27,7 @@ class TextAutoencoderConfig(PreTrainedConfig):
             a stride) or "nvae" (NVIB).
         pooling: of "vtp": "mean", "max" or "cls", the first vector.
         stride: of "vts": the share of vectors dropped.
-        alpha0_p, delta, alpha_activation: of "nvae": see `open_nvib.NVIB`.
+        alpha0_p, delta, alpha_activation, alpha_unit, keep_share: of "nvae": see `open_nvib.NVIB`.
         gamma_method: of "nvae": how weights are sampled, "paper" or "implicit".
         kappa: of "nvae": vectors sampled from each component.
         kl_form: of "nvae": "expected" or "exact".
@@ -57,6 +57,8 @@ class TextAutoencoderConfig(PreTrainedConfig):
     alpha0_p: float | int = 1.0
     delta: float | int = 1.0
     alpha_activation: Literal["relu", "softplus"] = "relu"
+    alpha_unit: Literal["one", "delta"] = "one"
+    keep_share: float | int | None = None
     gamma_method: Literal["paper", "implicit"] = "paper"
     kappa: int = 1
     kl_form: Literal["expected", "exact"] = "expected"

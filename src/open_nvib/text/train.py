@@ -134,6 +134,7 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         lambda_g=last_value(config.loss.lambda_g),
         lambda_d=last_value(config.loss.lambda_d),
         delta=last_value(config.loss.delta),
+        keep_share=None if config.loss.keep_share is None else last_value(config.loss.keep_share),
         **asdict(config.model),
     )
     model = TextAutoencoder(settings)

@@ -52,11 +52,13 @@ class AutoencoderTrainer(Trainer):
     # The loss
 
     def weights(self) -> tuple[float, float]:
-        """λ′_G and λ′_D of this step; Δ is set in the layer."""
+        """λ′_G and λ′_D of this step; Δ and the share of vectors are set in the layer."""
         step = self.state.global_step
         bottleneck = self.autoencoder.encoder.bottleneck
         if isinstance(bottleneck, NVIBBottleneck):
             bottleneck.nvib.set_delta(value_at(self.settings.delta, step))
+            if self.settings.keep_share is not None:
+                bottleneck.nvib.set_keep_share(value_at(self.settings.keep_share, step))
         return value_at(self.settings.lambda_g, step), value_at(self.settings.lambda_d, step)
 
     def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -112,6 +114,8 @@ class AutoencoderTrainer(Trainer):
             bottleneck = self.autoencoder.encoder.bottleneck
             if isinstance(bottleneck, NVIBBottleneck):
                 logs["delta"] = bottleneck.nvib.delta.item()
+                if bottleneck.nvib.keep_share is not None:
+                    logs["keep_share"] = bottleneck.nvib.keep_share.item()
             self.sums = {}
         super().log(logs, start_time)
 
