@@ -74,8 +74,8 @@ class NVIB(nn.Module):
         self.register_buffer("prior_mu", _vector("prior_mu", prior_mu, p))
         self.register_buffer("prior_log_sigma", _vector("prior_sigma", prior_sigma, p, positive=True).log())
         self.register_buffer("alpha0_p", torch.tensor(_number("alpha0_p", alpha0_p, positive=True)))
-        self.register_buffer("delta", torch.tensor(_number("delta", delta)))
         self.register_buffer("keep_share", None if keep_share is None else torch.tensor(_share(keep_share)))
+        self.register_buffer("delta", torch.tensor(self._delta(delta)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -93,7 +93,12 @@ class NVIB(nn.Module):
 
     def set_delta(self, delta: float) -> None:
         """Change Δ, as a schedule does while training."""
-        self.delta.fill_(_number("delta", delta))
+        self.delta.fill_(self._delta(delta))
+
+    def _delta(self, delta: float) -> float:
+        if self.keep_share is not None and delta == 0:
+            raise ValueError("NVIB: delta is 0, wanted more with keep_share: vectors hold Δ/keep_share. Raise delta.")
+        return _number("delta", delta)
 
     def set_keep_share(self, share: float) -> None:
         """Change the share of vectors of a layer that gathers, as a schedule does while training."""

@@ -244,7 +244,7 @@ def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str
         if {path.name.removesuffix(".partial") for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
             return None  # killed while it was begun
         raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
-    known = yaml.safe_load((directory / CONFIG).read_text())
+    known = _with_defaults(yaml.safe_load((directory / CONFIG).read_text()), as_plain(TrainConfig()))
     if known != as_plain(config):
         different = sorted(_differences(known, as_plain(config)))
         if not overwrite:
@@ -265,6 +265,13 @@ def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str
 def as_plain(config: TrainConfig) -> dict[str, Any]:
     """In YAML's own types."""
     return json.loads(json.dumps(asdict(config)))
+
+
+def _with_defaults(known: Any, defaults: Any) -> Any:
+    """A setting that a run does not have is newer than the run, which had what now is the default."""
+    if not isinstance(known, dict) or not isinstance(defaults, dict):
+        return known
+    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
 
 
 def _differences(a: Any, b: Any, path: str = "") -> set[str]:
