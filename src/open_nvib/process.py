@@ -196,8 +196,9 @@ class Posterior(BatchRecord):
     def kl(self, form: KLForm = "expected", *, kappa: int = 1) -> KL:
         """KL to the conditional prior with `kappa` vectors for each component, κ₀ = (n + 1)·kappa in all.
 
-        Tokens that were gathered in another's component (`open_nvib.gathering`) are none and not counted. `expected` (`eq:KLloss-kappa`) shares the κ₀ vectors out in proportion to α; `exact` (`eq:KLloss`) has κᵢ =
-        kappa for every token, also for one with αᵢ = 0, where it is the limit.
+        `expected` (`eq:KLloss-kappa`) shares the κ₀ vectors out in proportion to α; `exact` (`eq:KLloss`) has κᵢ =
+        kappa for every token, also for one with αᵢ = 0, where it is the limit. Tokens that a layer with `keep_share`
+        gathered in another's component are no components and not counted.
         """
         check_choice("Posterior.kl", "form", form, get_args(KLForm))
         check_count("Posterior.kl", "kappa", kappa)
