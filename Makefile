@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup browser test test-all lint format bench figures clean
+.PHONY: help setup demo browser test test-all lint format bench figures clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -20,7 +20,11 @@ $(READY): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# Reports are looked at in a real browser. Where none can be installed, these tests are skipped and say so.
+# All cores, where the tests of several processes take one each.
+demo: $(READY) ## train a small NVAE on Wikipedia, measure it and show what it does: minutes on two cores
+	env -u OMP_NUM_THREADS $(BIN)/nvib demo
+
+# Reports and the page are looked at in a real browser. Where none can be installed, these tests are skipped and say so.
 browser: ## Debian's Chromium, where there is none
 	@command -v chromium > /dev/null || { apt-get update --quiet=2 && apt-get install --quiet=2 --yes chromium > /dev/null; } \
 		|| echo "Chromium is not installed and cannot be from here: tests that need it are skipped."

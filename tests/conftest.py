@@ -17,3 +17,5 @@ def modules() -> list[str]:
 
 install_import_hook(modules(), "typecheck.checked")
 torch.set_num_threads(1)
+
+pytest_plugins = ["browsing", "small_run"]  # fixtures that several directories share, imported after the hook

@@ -10,7 +10,7 @@ import yaml
 
 from open_nvib.experiments.experiment import Cell, load_experiment
 
-LONG_STEPS = 240
+LONG_STEPS = 160
 LONG = {"optimiser": {"steps": LONG_STEPS}, "watch": {"evaluate_every": 20}}
 """Overrides for a row that takes some seconds, with a checkpoint every few moments."""
 

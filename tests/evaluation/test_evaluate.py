@@ -1,6 +1,8 @@
 """A small run evaluated: what is written, that it is repeatable, that it goes on, and what is refused."""
 
+import errno
 import json
+import os
 import shutil
 import statistics
 import subprocess
@@ -9,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from datasets import Dataset
 
 from open_nvib.cli import main
 from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.evaluation.reconstruction import by_length, kept_share, vectors_kept
+from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.data import load_prepared
+from open_nvib.text.model import TextAutoencoder
 from open_nvib.text.run import load_run
 
 SMALL = EvaluateConfig(
@@ -27,7 +32,7 @@ SMALL = EvaluateConfig(
     interpolation_steps=3,
 )
 PARTS = {"reconstruction", "generation", "latent", "interpolation"}
-CIRCUMSTANCES = {"settings", "config", "recipe", "seed", "versions"}
+CIRCUMSTANCES = {"settings", "model", "config", "recipe", "seed", "versions"}
 
 
 def quiet(text: str) -> None: ...
@@ -83,16 +88,129 @@ def test_a_changed_model_is_measured_again(run):
     assert evaluate(run, SMALL, say=quiet)["reconstruction"] != first["reconstruction"]
 
 
-def test_a_damaged_step_is_done_again(run):
-    first = evaluate(run, SMALL, say=quiet)
-    (damaged,) = (run / "evaluation").glob("latent-*.json")
-    damaged.write_text('{"kl_gauss')
-    assert evaluate(run, SMALL, say=quiet) == first
-
-
 def test_a_plain_transformer_has_no_generation_and_no_latent_to_measure(plain, tmp_path):
     run = Path(shutil.copytree(plain, tmp_path / "run"))
-    assert set(evaluate(run, SMALL, say=quiet)) == {"reconstruction", "interpolation"} | CIRCUMSTANCES
+    said: list[str] = []
+    assert set(evaluate(run, SMALL, say=said.append)) == {"reconstruction", "interpolation"} | CIRCUMSTANCES
+    assert sum("is left out: a plain Transformer has no prior" in text for text in said) == 2
+    before = (run / "metrics.json").read_bytes()
+    with pytest.raises(InputError, match="nothing to measure, generation is not possible: a plain Transformer"):
+        evaluate(run, EvaluateConfig(measure=["generation", "latent"]), say=quiet)
+    assert (run / "metrics.json").read_bytes() == before
+
+
+def test_a_part_measured_alone_joins_the_others(run):
+    whole = evaluate(run, SMALL, say=quiet)
+    record = evaluate(run, EvaluateConfig(measure=["reconstruction"], sentences=7), say=quiet)
+    assert record["reconstruction"]["short"]["sentences"] == 7
+    for part in PARTS - {"reconstruction"}:
+        assert record[part] == whole[part]
+    assert record["settings"] == whole["settings"] | {"sentences": 7, "measure": record["settings"]["measure"]}
+    assert set(record["settings"]["measure"]) == PARTS
+    assert json.loads((run / "metrics.json").read_text())["evaluations"]["validation-causal"] == record
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["[]", "", "\x00\xff", '{"evaluations": null}', '{"evaluations": {"a": 3}}', '{"validation": 3}', None],
+    ids=["list", "empty", "binary", "null", "number", "validation", "directory"],
+)
+def test_damaged_metrics_are_found_before_the_work_and_left_alone(run, content):
+    path = run / "metrics.json"
+    path.unlink()
+    path.mkdir() if content is None else path.write_text(content, encoding="latin-1")
+    said: list[str] = []
+    with pytest.raises(InputError, match=r"metrics\.json: cannot be used \(.*\)\. Move it away") as stopped:
+        evaluate(run, SMALL, say=said.append)
+    assert "\n" not in str(stopped.value)
+    assert said == []
+    assert path.is_dir() if content is None else path.read_text(encoding="latin-1") == content
+
+
+RECONSTRUCT = EvaluateConfig(measure=["reconstruction"], sentences=4)
+
+
+def test_numbers_of_training_that_are_not_finite_do_not_stop_an_evaluation(run):
+    (run / "metrics.json").write_text('{"step": 3, "validation": {"perplexity": Infinity}}')
+    evaluate(run, RECONSTRUCT, say=quiet)
+    written = json.loads((run / "metrics.json").read_text())
+    assert written["validation"] == {"perplexity": None}
+    assert "validation-causal" in written["evaluations"]
+
+
+def test_a_run_evaluated_without_its_metrics_can_be_trained_to_its_end(run):
+    """And keeps the evaluation of the model, which is the same."""
+    metrics = json.loads((run / "metrics.json").read_text())
+    (run / "metrics.json").unlink()
+    record = evaluate(run, RECONSTRUCT, say=quiet)
+    main(["train", "--config", str(run / "config.yaml"), "--output", str(run)])
+    written = json.loads((run / "metrics.json").read_text())
+    assert written["step"] == metrics["step"]
+    assert written["validation"]["bleu"] == metrics["validation"]["bleu"]
+    assert written["evaluations"] == {"validation-causal": record}
+
+
+@pytest.mark.parametrize("place", ["evaluation", "read-only"])
+def test_a_run_that_cannot_be_written_is_told_before_the_work(run, place, monkeypatch):
+    if place == "evaluation":
+        (run / "evaluation").write_text("a file of the user")
+    else:
+        monkeypatch.setattr("open_nvib._files.tempfile.TemporaryFile", refuse)
+    said: list[str] = []
+    with pytest.raises(InputError, match=r"cannot be written \(.*\)\. An evaluation keeps"):
+        evaluate(run, SMALL, say=said.append)
+    assert said == []
+
+
+def refuse(*args: Any, **kwargs: Any) -> None:
+    raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+
+def test_a_partition_that_the_data_does_not_have_is_refused(run):
+    with pytest.raises(InputError, match="no partition 'foo' to generalise to, there is short"):
+        evaluate(run, EvaluateConfig(generalise=["foo"]), say=quiet)
+
+
+def with_validation(run: Path, **sentences: list[list[int]]) -> Path:
+    """A copy of the data of a run, with other validation sentences in its partitions."""
+    copy = Path(shutil.copytree(load_run(run).config["data"], run.parent / "data"))
+    record = json.loads((copy / "recipe.json").read_text())
+    for partition, texts in sentences.items():
+        shutil.rmtree(copy / partition / "validation", ignore_errors=True)
+        Dataset.from_dict({"input_ids": texts}).save_to_disk(copy / partition / "validation")
+        record["counts"]["partitions"].setdefault(partition, record["counts"]["partitions"]["short"])
+    (copy / "recipe.json").write_text(json.dumps(record))
+    return copy
+
+
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_partitions_and_sentences_that_the_model_is_too_short_for_are_left_out(run, positions):
+    config: Any = {**load_run(run).model.config.to_diff_dict(), "max_positions": 8, "positions": positions}
+    TextAutoencoder(TextAutoencoderConfig(**config)).save_pretrained(run / "model")
+    data = with_validation(run, short=[[5] * 7, [6] * 8, [7] * 3], long=[[5] * 7, [5] * 30])
+    said: list[str] = []
+    settings = EvaluateConfig(measure=["reconstruction", "interpolation"], scorer_steps=2)
+    shutil.rmtree(data / "short" / "train")
+    Dataset.from_dict({"input_ids": [[5] * 7, [7] * 3]}).save_to_disk(data / "short" / "train")
+    record = evaluate(run, settings, data=data, say=said.append)
+    assert {name: each["sentences"] for name, each in record["reconstruction"].items()} == {"short": 2}
+    assert record["interpolation"]["pairs"] == 1
+    assert any("1 of 3 sentences have more than the 7 tokens" in text for text in said)
+    assert any("long/validation: left out, it has sentences of 30 tokens, the model takes 7" in x for x in said)
+
+
+def test_one_sentence_is_measured_without_interpolation(run):
+    said: list[str] = []
+    record = evaluate(run, SMALL, data=with_validation(run, short=[[5, 6, 7]]), say=said.append)
+    assert set(record) == PARTS - {"interpolation"} | CIRCUMSTANCES
+    assert any("interpolation is left out: it goes from one sentence to another" in text for text in said)
+    assert record["reconstruction"]["short"]["sentences"] == 1
+    assert record["latent"]["mutual_information"] == 0
+
+
+def test_no_sentence_at_all_is_refused(run):
+    with pytest.raises(InputError, match="has no sentence of 1 to 63 tokens"):
+        evaluate(run, SMALL, data=with_validation(run, short=[[5] * 64]), say=quiet)
 
 
 def test_both_scorers_side_by_side(run):
@@ -160,6 +278,7 @@ def test_data_of_another_recipe_is_refused(run, tmp_path):
         ({"measure": []}, "measure is"),
         ({"interpolation_steps": 1}, "interpolation_steps is 1"),
         ({"scorer_steps": 0}, "scorer_steps is 0"),
+        ({"seed": 10**30}, "wanted at most 4294967295"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(change, message):
@@ -184,6 +303,8 @@ def test_command_line_prints_a_summary(run, capsys):
         (["{run}", "--measure", "[beauty]"], ["measure", "beauty"]),
         (["{run}", "--data", "nowhere"], ["nowhere", "no such directory"]),
         (["{modelless}"], ["no model yet"]),
+        (["{run}", "--seed", "99999999999999999999"], ["seed is", "at most"]),
+        (["{run}", "--generalise", "[foo]"], ["foo", "there is short"]),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(run, tmp_path, capsys, arguments, words):

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,14 @@ PAIRS = [
     ("a a a", "the the the"),
     ("nobody crossed the river", "nobody crossed the city"),
 ]
+
+
+def ids(pair: tuple[str, str]) -> tuple[list[int], list[int]]:
+    first, second = ([WORDS.index(word) for word in text.split()] for text in pair)
+    return first, second
+
+
+IDS = [ids(pair) for pair in PAIRS]
 
 
 def make_run(bottleneck: Any) -> Run:
@@ -52,10 +61,14 @@ def make_run(bottleneck: Any) -> Run:
 def test_paths_decoded_together_are_those_decoded_one_by_one(bottleneck, monkeypatch):
     run = make_run(bottleneck)
     expected = [run.interpolate(*pair, steps=5) for pair in PAIRS]
-    assert interpolate_pairs(run, PAIRS, 5) == expected
+
+    def together() -> list[list[str]]:
+        return [run.tokenizer.batch_decode(path) for path in interpolate_pairs(run, IDS, 5)]
+
+    assert together() == expected
     assert len({text for path in expected for text in path}) > 4
     monkeypatch.setattr("open_nvib.evaluation.interpolation.BATCH", 12)  # two pairs at once
-    assert interpolate_pairs(run, PAIRS, 5) == expected
+    assert together() == expected
 
 
 def test_metrics_are_of_every_path():
@@ -66,19 +79,36 @@ def test_metrics_are_of_every_path():
         asked.append(texts)
         return 10.0 + len(asked)
 
-    found = measure_interpolation(run, PAIRS, steps=3, perplexity=score)
-    paths = interpolate_pairs(run, PAIRS, 3)
+    found = measure_interpolation(run, IDS, steps=3, perplexity=score)
+    paths = interpolate_pairs(run, IDS, 3)
     assert found.perplexity == [11.0, 12.0, 13.0]
-    assert asked == [[[WORDS.index(word) for word in path[step].split()] for path in paths] for step in range(3)]
-    values = [smoothness([[WORDS.index(word) for word in text.split()] for text in path]) for path in paths]
+    assert asked == [[path[step] for path in paths] for step in range(3)]
+    values = [smoothness(path) for path in paths]
     mean = sum(values) / 4
     assert found.smoothness == pytest.approx(mean)
     assert found.smoothness_sd == pytest.approx((sum((value - mean) ** 2 for value in values) / 3) ** 0.5)
-    assert (found.pairs, found.steps, found.examples) == (4, 3, paths[:3])
+    assert (found.pairs, found.steps) == (4, 3)
+    assert found.examples == [run.interpolate(*pair, steps=3) for pair in PAIRS[:3]]
+
+
+def test_texts_are_the_tokens_that_were_emitted_not_their_text_tokenised_again():
+    """With a tokenizer that takes every letter for a word, text is more tokens than the model emits, or takes."""
+    run = make_run("nvae")
+    letters = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, unk_token="[UNK]"))
+    letters.pre_tokenizer = pre_tokenizers.Split("", "isolated")  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=letters, pad_token="[PAD]", unk_token="[UNK]")
+    asked: list[list[list[int]]] = []
+
+    def score(texts: list[list[int]]) -> float:
+        asked.append(texts)
+        return 1.0
+
+    measure_interpolation(replace(run, tokenizer=tokenizer), IDS, steps=3, perplexity=score)
+    assert asked == [[path[step] for path in interpolate_pairs(run, IDS, 3)] for step in range(3)]
 
 
 def test_one_path_has_no_deviation():
-    found = measure_interpolation(make_run("vt"), PAIRS[:1], steps=2, perplexity=lambda texts: float(len(texts)))
+    found = measure_interpolation(make_run("vt"), IDS[:1], steps=2, perplexity=lambda texts: float(len(texts)))
     assert found.perplexity == [1.0, 1.0]
     assert found.smoothness_sd == 0.0
 
@@ -86,7 +116,7 @@ def test_one_path_has_no_deviation():
 def test_paths_need_two_ends_and_pairs():
     run = make_run("vt")
     with pytest.raises(InputError, match="at least 2"):
-        interpolate_pairs(run, PAIRS, 1)
+        interpolate_pairs(run, IDS, 1)
     with pytest.raises(InputError, match="no pairs"):
         interpolate_pairs(run, [], 3)
 

@@ -1,5 +1,6 @@
 """The file of an experiment: what it says, and one line for every mistake in it."""
 
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -143,6 +144,19 @@ FILES_THAT_ARE_WRONG = {
     "a list": ("- rows\n", "wanted a mapping"),
     "a row twice": ("rows:\n  a: {config: t.yaml}\n  a: {config: nvae.yaml}\n", "line 3: 'a' stands twice"),
     "binary": (b"\xff\xfe\x00", "cannot be read as text"),
+    "no whole number": ("seeds: [!!int abc]\n", "line 1: 'abc' cannot be read as int"),
+    "neither true nor false": ("\nseeds: !!bool maybe\n", "line 2: 'maybe' cannot be read as bool"),
+    "no date": ("name: 2024-13-45\n", "line 1: '2024-13-45' cannot be read as timestamp"),
+    "no time": ("name: !!timestamp noon\n", "line 1: 'noon' cannot be read as timestamp"),
+    "deep": (f"rows: {'[' * 3000}{']' * 3000}\n", "nested too deeply"),
+    "alias of itself": ("\ndefaults: &a {loss: *a}\n", "line 2: what the alias stands for has the alias in it"),
+    "billions": (
+        "a: &a [x, x]\n" + "".join(f"{n}: &{n} [*{m}, *{m}]\n" for m, n in pairwise("abcdefghijklmnopqrstu")),
+        "line 16: stands for more than 100,000 values",
+    ),
+    "control character": ('output: "a\\0b"\n', "line 1: 'a\\x00b' has the control character '\\x00'"),
+    "half a character": ('title: "\\uD83D"\n', "line 1: '\\ud83d' has half of a character"),
+    "much text": ("The old river crossed the border.\n" * 99, "got 'The old river crossed the border. The old river"),
 }
 
 
@@ -150,7 +164,27 @@ FILES_THAT_ARE_WRONG = {
 def test_file_that_is_wrong_is_one_line(name, tmp_path, capsys):
     text, what = FILES_THAT_ARE_WRONG[name]
     (tmp_path / "x.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
-    assert what in fails(capsys, "run", tmp_path / "x.yaml")
+    line = fails(capsys, "run", tmp_path / "x.yaml")
+    assert what in line
+    assert len(line) < len(str(tmp_path)) + 300
+
+
+def test_merge_keys_and_aliases_are_yaml_s_own(experiment, tmp_path):
+    """A row takes what another has, also through a third, and its own word wins; a key that stands twice still errs."""
+    path = experiment()
+    rows = "t: &t {config: t.yaml, label: T}\n  u: &u {<<: *t, label: U}\n  v: {seeds: [3], <<: *u}\n"
+    path.write_text(f"rows:\n  {rows}")
+    found = {row.name: (row.label, row.seeds) for row in load_experiment(path).rows}
+    assert found == {"t": ("T", (0,)), "u": ("U", (0,)), "v": ("U", (3,))}
+    path.write_text(f"rows:\n  {rows}  w: {{<<: *t, label: W, label: X}}\n")
+    with pytest.raises(InputError, match="line 5: 'label' stands twice"):
+        load_experiment(path)
+
+
+def test_an_emoji_in_json_s_escapes_is_one_character(experiment):
+    path = experiment()
+    path.write_text('rows: {t: {config: t.yaml, label: "T \\uD83D\\uDE00"}}\n')
+    assert load_experiment(path).rows[0].label == "T \N{GRINNING FACE}"
 
 
 def test_configuration_that_is_wrong_is_one_line(experiment, tmp_path, capsys):
@@ -168,7 +202,9 @@ def test_unknown_row_seed_and_file_are_one_line(experiment, tmp_path, capsys):
         assert "no row has seed 7, there is 0, 1" in fails(capsys, command, path, "--seeds", "7")
         assert "no such file" in fails(capsys, command, tmp_path / "nowhere.yaml")
     assert "workers is 0" in fails(capsys, "run", path, "--engine=processes", "--workers=0")
-    assert "gpus-per-cell is -1" in fails(capsys, "run", path, "--engine=ray", "--gpus-per-cell=-1")
+    for gpus in ("-1", "1.5", "0.00001"):
+        line = fails(capsys, "run", path, "--engine=ray", "--address=local", f"--gpus-per-cell={gpus}")
+        assert f"gpus-per-cell is {float(gpus):g}, wanted" in line
     fails(capsys, "run", path, "--engine=slurm")
     assert not (tmp_path / "out").exists()
 

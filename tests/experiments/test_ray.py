@@ -128,8 +128,9 @@ def test_ray_that_is_not_installed_is_one_line(experiment, capfd, monkeypatch):
 def test_results_of_a_worker_with_another_file_system_arrive(experiment):
     cell = cell_of(experiment(), "t", 0)
     record = {"state": "done", "settings": cell.settings, "seconds": {"train": 1.0}}
-    engine.bring_home(Outcome(cell, "done", result={"row": "t"}, record=record))
-    assert read_result(cell) == {"row": "t"}
+    result = {"row": "t", "seed": 0, "evaluations": {"validation-causal": {"seed": 0}}}
+    engine.bring_home(Outcome(cell, "done", result=result, record=record))
+    assert read_result(cell) == result
     state = read_state(cell)
     assert state is not None
     assert (state.state, state.seconds) == ("done", {"train": 1.0})

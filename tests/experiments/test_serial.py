@@ -12,7 +12,6 @@ import yaml
 from small_experiment import cell_of, logged_steps
 
 from open_nvib.cli import main
-from open_nvib.errors import InputError
 from open_nvib.experiments.cell import run_cell
 from open_nvib.experiments.experiment import load_experiment
 from open_nvib.experiments.state import read_state
@@ -102,7 +101,7 @@ def test_a_cell_that_fails_does_not_stop_the_rest(experiment, data, tmp_path, ca
     assert not cells["lost"].failure_file.exists()
 
 
-def test_data_that_is_missing_is_prepared(experiment, data, tmp_path):
+def test_data_that_is_missing_is_prepared_and_another_recipe_is_an_error(experiment, data, tmp_path, capsys):
     recipe = {
         "source": str(data.parent / "corpus.txt"),
         "layout": "sentences",
@@ -114,7 +113,12 @@ def test_data_that_is_missing_is_prepared(experiment, data, tmp_path):
     defaults = {"model": {"d_model": 8, "ffn_size": 8}, "optimiser": {"steps": 1, "batch_size": 8}}
     path = experiment(prepare=recipe, defaults=defaults, seeds=[0], rows={"t": {"config": "t.yaml"}})
     assert run(path) == 0
-    assert (tmp_path / "mine" / "recipe.json").is_file()
+    record = (tmp_path / "mine" / "recipe.json").read_text()
+    experiment(prepare={**recipe, "vocab_size": 240}, defaults=defaults, seeds=[0], rows={"t": {"config": "t.yaml"}})
+    capsys.readouterr()
+    assert run(path) == 2
+    assert "data of another recipe (config.vocab_size) than prepare says" in capsys.readouterr().err
+    assert (tmp_path / "mine" / "recipe.json").read_text() == record
 
 
 def test_source_that_is_missing_is_one_line(experiment, tmp_path, capsys):
@@ -158,8 +162,9 @@ def test_a_setting_that_is_newer_than_the_record_is_no_change(experiment):
     cell.state_file.write_text(json.dumps(state))
     assert run_cell(cell, say=silent).state == "kept"
     other = replace(cell, train=replace(cell.train, model=replace(cell.train.model, kappa=2)))
-    with pytest.raises(InputError, match=r"train\.model\.kappa"):
-        run_cell(other, say=silent)
+    outcome = run_cell(other, say=silent)
+    assert outcome.state == "failed"
+    assert "other settings (train.model.kappa)" in outcome.reason
 
 
 HOLD = """
@@ -221,7 +226,8 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(experiment, monkeypatch
 @pytest.mark.parametrize("name", ["cell.json", "result.json"])
 def test_a_damaged_record_is_no_result(name, experiment):
     cell = cell_of(experiment(), "t", 0)
-    for damage in ("", "{", "[]", '{"state": "done"}' if name == "cell.json" else "3"):
+    other = '{"state": "done"}' if name == "cell.json" else '{"row": "t", "seed": 1, "evaluations": {}}'
+    for damage in ("{", "{}", other):
         assert run_cell(cell, say=silent).state == "done"
         (cell.directory / name).write_text(damage)
     assert run_cell(cell, say=silent).state == "done"

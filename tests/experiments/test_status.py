@@ -11,6 +11,7 @@ from small_experiment import cell_of
 
 from open_nvib.cli import main
 from open_nvib.experiments.experiment import load_experiment
+from open_nvib.experiments.state import is_state
 from open_nvib.experiments.status import duration, status_of
 
 
@@ -32,7 +33,8 @@ def started(experiment):
     path = experiment()
     done, running, failed = cell_of(path, "t", 0), cell_of(path, "t", 1), cell_of(path, "nvae", 0)
     write_state(done, "done", seconds={"train": 60.0, "evaluate": 3672.0})
-    done.result_file.write_text("{}")
+    result = {"row": "t", "seed": 0, "evaluations": {"validation-causal": {}}}
+    done.result_file.write_text(json.dumps(result))
     write_state(running, "running", pid=os.getpid(), phase="train", seconds={"train": 75.0})
     running.run.mkdir()
     (running.run / "log.jsonl").write_text('{"step": 2, "loss": 1}\n{"step": 3, "eval_loss": 1}\n{"st')
@@ -91,6 +93,32 @@ def test_steps_are_told_by_the_data_where_epochs_are_given(experiment):
     cell.run.mkdir()
     (cell.run / "lengths.json").write_text('{"lengths": [0, 20, 15]}')  # two batches of 16, and three over
     assert status_of(cell).steps == 6
+
+
+DAMAGED = {"pid": "abc", "seconds": {"train": "long"}, "state": "asleep", "settings": 3, "reason": [], "host": None}
+DAMAGED |= {"phase": {}, "more": 1, "started": 5, "finished": 1.5}
+
+
+@pytest.mark.parametrize("name", DAMAGED)
+def test_a_damaged_state_says_nothing(name, experiment):
+    """Asked of the check itself: here the types of a record would be checked as it is made, elsewhere they are not."""
+    cell = cell_of(experiment(), "t", 0)
+    write_state(cell, "running", pid=os.getpid())
+    record = json.loads(cell.state_file.read_text())
+    assert is_state(record)
+    assert not is_state({**record, name: DAMAGED[name]})
+    cell.state_file.write_text(json.dumps({**record, name: DAMAGED[name]}))
+    assert status_of(cell).state == "waiting"
+
+
+@pytest.mark.parametrize("damage", ["[]", '{"step": "three"}', '{"steps": 3}', "{" * 9999 + "}", "3}"])
+def test_a_damaged_log_tells_no_step(damage, experiment):
+    cell = cell_of(experiment(defaults={}), "t", 0)
+    write_state(cell, "running", pid=os.getpid())
+    cell.run.mkdir()
+    (cell.run / "log.jsonl").write_text(f"{damage}\n")
+    (cell.run / "lengths.json").write_text(f'{{"lengths": ["{len(damage)}"]}}')
+    assert (status_of(cell).step, status_of(cell).steps) == (None, None)
 
 
 def test_duration():

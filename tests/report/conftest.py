@@ -1,7 +1,5 @@
-"""Results of a small experiment, its report, and a browser to open it in."""
+"""Results of a small experiment, and its report."""
 
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -9,10 +7,6 @@ from factory import make_cell, make_plan, write_cell
 
 from open_nvib.report.report import write_report
 from open_nvib.report.results import Results, read_results
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
-QUIET += ["--disable-background-networking", "--disable-component-update", "--disable-sync"]
 
 
 @pytest.fixture(scope="session")
@@ -32,15 +26,3 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
 def written(results: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The directory of its report."""
     return write_report(results, tmp_path_factory.mktemp("report") / "new").page.parent
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[object]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    with api.sync_playwright() as playwright:
-        found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
-        if found is None and not Path(playwright.chromium.executable_path).exists():
-            pytest.skip(f"no Chromium: none of {', '.join(BROWSERS)} on the PATH, nor one that playwright installed")
-        opened = playwright.chromium.launch(executable_path=found, args=QUIET)
-        yield opened
-        opened.close()

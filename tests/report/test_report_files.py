@@ -1,6 +1,8 @@
 """The files of a report: what the tables and texts say, links, and files of somebody else."""
 
 import re
+from dataclasses import replace
+from xml.etree import ElementTree
 
 import pytest
 from factory import make_cell, make_plan, make_record, write_cell
@@ -100,6 +102,8 @@ def test_words_and_texts():
     assert words("L_D and snake_case") == r"L<sub>D</sub> and snake\_case"
     assert literal("1984. *a* | <b>\n`c`") == r"1984\. \*a\* \| \<b\> \`c\`"
     assert literal("- a & b") == r"\- a &amp; b"
+    assert words("a `b\n\n# c`\n- d") == r"a `b # c` - d"
+    assert words("a\x00\x1b\ud83d b") == "a b"
     pair = Pair("the old mill was sold", "the mill was never sold")
     assert pair.differences() == [("the", True), ("mill was", True), ("never", False), ("sold", True)]
     assert Pair("a", "").differences() == []
@@ -143,6 +147,31 @@ def test_a_report_is_written_anew_and_old_figures_go(results, tmp_path):
     assert notes.read_text() == "mine"
 
 
+def test_a_label_is_one_line_of_its_own_text_everywhere(tmp_path, recwarn):
+    """Neither Markdown nor SVG takes it for more than that; a figure without its letters says nothing."""
+    folder, output = tmp_path / "cells", tmp_path / "report"
+    write_cell(folder, make_cell("vt", 0))
+    record = make_record("nvae-0.01")
+    record["reconstruction"]["short"]["examples"] = [{"text": "half \ud83d", "reconstruction": "\x00 & `x\n\n# y`"}]
+    write_cell(folder, make_cell("nvae-0.01", 0) | {"evaluations": {"validation-causal": record}})
+    label = "a | `b | c\n\n# evil\n\n| d` \x01\x1b[31m\ud83d <script>alert(1)</script> \N{GRINNING FACE} 漢字"
+    plan = make_plan(vt=[0], nvae_0p01=[0])
+    rows = tuple(replace(row, label=label) for row in plan.rows)
+    write_report(read_results(replace(plan, title=label, rows=rows), folder), output)
+    assert not recwarn.list
+    text = (output / "report.md").read_text()
+    assert not re.search(r"^ *(# evil|# y|\| d)", text, flags=re.MULTILINE)
+    tables = [line for line in text.splitlines() if line.startswith("| VT ")]
+    assert {len(re.findall(r"(?<!\\)\|", line)) for line in tables} == {13, 9, 11, 5}
+    assert not re.search(r"[\x00-\x08\x1b]", text)
+    assert "<script>" not in (output / "report.html").read_text()
+    for figure in (output / "figures").iterdir():
+        ElementTree.parse(figure)
+    assert "evil" in (output / "figures" / "bleu_rows.svg").read_text()
+    again = read_results(plan, output / "cells").rows[1].records[0]
+    assert again["reconstruction"]["short"]["examples"] == record["reconstruction"]["short"]["examples"]
+
+
 @pytest.mark.parametrize("name", ["report.html", "report.md", "figures/lengths.svg", "cells/vt-seed-0.json"])
 def test_a_file_of_somebody_else_is_left_alone(name, results, tmp_path):
     file = tmp_path / name
@@ -158,6 +187,13 @@ def test_an_output_that_is_a_file_and_an_experiment_without_cells(results, tmp_p
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="is a file, wanted a directory"):
         write_report(results, tmp_path / "file")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "cells").write_text("mine")
+    with pytest.raises(InputError, match="cells: is a file, wanted a directory"):
+        write_report(results, tmp_path / "half")
+    assert [path.name for path in (tmp_path / "half").iterdir()] == ["cells"]
+    with pytest.raises(InputError, match="cannot be written"):
+        write_report(results, tmp_path / ("x" * 300))
     empty = type(results)(results.plan, "test-causal", (), ())
     with pytest.raises(InputError, match="nothing to report"):
         write_report(empty, tmp_path / "new")

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 
 import pytest
 from factory import make_cell, make_plan, make_record, write_cell
@@ -122,7 +123,47 @@ def test_a_cell_as_evaluated_is_small_and_a_large_one_is_remarked_on(tmp_path):
     assert "nvae-0.01-seed-0.json" in remark
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"row": "vt"}', '{"row": "vt", "seed": "0", "evaluations": {}}'])
+WRONG = {
+    "": (3, "not the result of a cell"),
+    "reconstruction": ([], r"reconstruction is \[\], wanted an object"),
+    "reconstruction/short/by_length": ([{"length": "5"}], "by_length/0/length is '5', wanted a finite number"),
+    "reconstruction/short/examples": (["text"], "examples/0 is 'text', wanted an object"),
+    "reconstruction/short/signature": (7, "signature is 7, wanted text"),
+    "generation/lengths": ([1, None], "lengths/1 is None, wanted a finite number"),
+    "generation/examples": ("text", "examples is 'text', wanted a list"),
+    "interpolation/perplexity": (3.5, "interpolation/perplexity is 3.5, wanted a list"),
+    "interpolation/examples": ([None], "examples/0 is None, wanted a list"),
+    "config/optimiser/steps": (math.inf, "steps is inf, wanted a finite number"),
+    "versions": ("x" * 99, f"versions is '{'x' * 39}…, wanted an object"),
+}
+
+
+@pytest.mark.parametrize("path", WRONG)
+def test_a_record_of_another_shape_is_named_with_its_place(path, tmp_path):
+    content = make_cell("nvae-0.01", 0)
+    value, what = WRONG[path]
+    *above, last = ["evaluations", "validation-causal", *path.split("/")] if path else ["evaluations", "a"]
+    place = content
+    for part in above:
+        place = place[part]
+    place[last] = value
+    file = write_cell(tmp_path, content)
+    with pytest.raises(InputError, match=rf"{re.escape(str(file))}: .*{what}.*(R|r)emove it"):
+        read_cells(tmp_path)
+
+
+def test_what_was_not_measured_has_no_shape(tmp_path):
+    content = make_cell("nvae-0.01", 0)
+    record = content["evaluations"]["validation-causal"]
+    record |= {"generation": None, "more": [1, "of", {}]}
+    record["interpolation"]["perplexity"] = [None, 3.5]
+    write_cell(tmp_path, content)
+    assert read_cells(tmp_path)[0].content == content
+
+
+@pytest.mark.parametrize(
+    "content", ["{", "[" * 99999, "[]", '{"row": "vt"}', '{"row": "vt", "seed": "0", "evaluations": {}}']
+)
 def test_a_file_that_is_no_result_is_named(content, tmp_path):
     (tmp_path / "vt-seed-0.json").write_text(content)
     with pytest.raises(InputError, match=r"vt-seed-0\.json: .*(Remove|remove)"):

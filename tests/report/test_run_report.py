@@ -112,12 +112,18 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     assert "no such file" in fails(capsys, "report", tmp_path / "nothing.yaml")
     assert "not a run" in fails(capsys, "report", tmp_path)
     assert "--cells is for an experiment" in fails(capsys, "report", run, "--cells", tmp_path)
+    for options in (["--output="], ["--cells="]):
+        assert f"{options[0][:-1]} is empty" in fails(capsys, "report", run, *options)
+    assert "the path is empty" in fails(capsys, "report", "")
+    long = tmp_path / ("x" * 300)
+    assert "no such file" in fails(capsys, "report", long)
+    assert "cannot be written (File name too long)" in fails(capsys, "report", run, "--output", long)
     (run / "report.html").write_text("mine")
     assert "left alone" in fails(capsys, "report", run)
     assert (run / "report.html").read_text() == "mine"
     (run / "report.html").unlink()
     (run / "metrics.json").write_text("{")
-    assert "cannot be read as JSON" in fails(capsys, "report", run)
+    assert "not JSON" in fails(capsys, "report", run)
     (run / "metrics.json").unlink()
     (run / "log.jsonl").unlink()
     assert "logged nothing yet" in fails(capsys, "report", run)
@@ -149,6 +155,7 @@ def test_nvib_report_of_an_experiment(experiment, tmp_path, capsys):
     assert (tmp_path / "docs" / "report.md").read_text() == text
     assert (tmp_path / "docs" / "cells" / "vt-seed-0.json").read_text() == (cells / "vt-seed-0.json").read_text()
     assert "no results" in fails(capsys, "report", experiment, "--cells", tmp_path / "docs" / "figures")
+    assert "no such directory" in fails(capsys, "report", experiment, "--cells", "x" * 300)
 
 
 def test_figures_of_the_docs_are_drawn_by_their_modules(tmp_path):
@@ -157,3 +164,39 @@ def test_figures_of_the_docs_are_drawn_by_their_modules(tmp_path):
     subprocess.run(command, check=True, capture_output=True)
     committed = Path(__file__).parents[2] / "docs" / "figures" / "denoising_attention.svg"
     assert len(path.read_text()) == pytest.approx(len(committed.read_text()), rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("config.yaml", "[]"),
+        ("config.yaml", ""),
+        ("config.yaml", "data: ["),
+        ("config.yaml", "data: a\npartition: short\nseed: x\n"),
+        ("config.yaml", "\0\xff"),
+        ("metrics.json", "[]"),
+        ("metrics.json", ""),
+        ("metrics.json", "\xff\0"),
+        ("metrics.json", '{"evaluations": null}'),
+        ("metrics.json", '{"evaluations": {"validation-causal": 3}}'),
+        ("metrics.json", '{"validation": 3}'),
+        ("metrics.json", None),
+        ("log.jsonl", None),
+    ],
+)
+def test_a_damaged_piece_of_a_run_is_one_line(run, capsys, file, content):
+    (run / file).unlink()
+    (run / file).mkdir() if content is None else (run / file).write_text(content, encoding="latin-1")
+    with pytest.raises(SystemExit) as stopped:
+        main(["report", str(run)])
+    assert stopped.value.code == 2
+    (line,) = capsys.readouterr().err.strip().splitlines()
+    assert line.startswith(f"nvib: {run}")
+    assert not (run / "report.html").exists()
+
+
+def test_a_damaged_log_and_step_are_passed_over(run):
+    (run / "log.jsonl").write_bytes(b'\xff\0\n[3]\n{"step": "x"}\n' + (run / "log.jsonl").read_bytes())
+    (run / "metrics.json").write_text('{"step": "x", "validation": {"bleu": Infinity, "exact": "y"}}')
+    write_run_report(run)
+    assert "not finished" in (run / "report.md").read_text()

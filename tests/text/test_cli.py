@@ -5,11 +5,13 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import yaml
 
 from open_nvib.cli import COMMANDS, main
+from open_nvib.cli.tools import with_packaged_configs
 
 
 def out(capsys, *arguments: str) -> list[str]:
@@ -105,6 +107,7 @@ CONFIGS = {
     "wrong choice": ("model:\n  bottleneck: vae\n", "bottleneck"),
     "not yaml": ("model: [\n", ""),
     "a list": ("- model\n", ""),
+    "much text": ("The old river.\n" * 999, "wanted a YAML file with settings, got text that begins 'The old river."),
     "ramp without room": ("loss:\n  delta: {start: 1, end: 0, from_step: 5, to_step: 5}\n", "to_step = 5"),
 }
 
@@ -116,6 +119,7 @@ def test_bad_config_is_one_line(name, data, tmp_path, capsys):
     output = tmp_path / "run"
     line = fails(capsys, "train", f"--config={tmp_path / 'config.yaml'}", f"--data={data}", f"--output={output}")
     assert what in line
+    assert len(line) < 1000
     assert not output.exists()
 
 
@@ -189,3 +193,15 @@ def test_prepare_draws_the_lengths(tmp_path, capsys):
         main([*arguments, "--layout", "sentences", "--partitions", "{short: [5, 40]}"])
         assert f"length distributions: {tmp_path / 'data' / 'lengths.svg'}" in capsys.readouterr().out
     assert (tmp_path / "data" / "lengths.svg").stat().st_size > 1000
+
+
+def test_configurations_come_with_the_package(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for given in (["--config", "configs/small/nvae.yaml"], ["--config=configs/small/nvae.yaml"]):
+        path = with_packaged_configs(["train", *given])[-1].removeprefix("--config=")
+        assert Path(path).read_text().startswith("# nvib train")
+    assert with_packaged_configs(["train", "--config", "configs/none.yaml"])[-1] == "configs/none.yaml"
+    (tmp_path / "configs" / "small").mkdir(parents=True)
+    (tmp_path / "configs" / "small" / "nvae.yaml").write_text("seed: 1")
+    mine = ["train", "--config", "configs/small/nvae.yaml"]
+    assert with_packaged_configs(mine) == mine

@@ -10,6 +10,7 @@ from test_model import make_batch, make_model
 from open_nvib.errors import InputError
 from open_nvib.process import Posterior
 from open_nvib.text.run import load_run, mix, token_reports
+from open_nvib.text.train_config import TrainConfig
 
 
 def test_reconstruction_of_known_sentences_is_mostly_exact(trained, known):
@@ -134,3 +135,25 @@ def test_a_directory_without_a_model_is_not_a_run(tmp_path, trained):
         (tmp_path / name).write_bytes((trained.path / name).read_bytes())
     with pytest.raises(InputError, match="no model yet"):
         load_run(tmp_path)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**64])
+def test_seeds_that_no_generator_takes_are_errors(trained, seed):
+    with pytest.raises(InputError, match="seed is"):
+        trained.sample(1, seed=seed)
+    with pytest.raises(ValueError, match="seed is"):
+        TrainConfig(seed=seed)
+
+
+def test_the_prior_of_an_nvae_takes_another_delta(trained):
+    assert trained.sample(3, delta=None) == trained.sample(3)
+    assert trained.sample(8, delta=0.0) != trained.sample(8, delta=50.0)
+    with pytest.raises(InputError, match="delta is -1"):
+        trained.sample(1, delta=-1.0)
+
+
+def test_a_point_of_the_path_is_what_the_path_has_there(trained, known):
+    path = trained.interpolate(known[0], known[1], steps=3)
+    assert path[1] == trained.between(known[0], known[1], 0.5)
+    with pytest.raises(InputError, match="weight is 1"):
+        trained.between(known[0], known[1], 1.5)

@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 from jsonargparse import ArgumentParser, Namespace
 
-from open_nvib.cli import evaluating, experiment, report, training, using
-from open_nvib.cli.tools import OneLineParser, stop
+from open_nvib.cli import app, demo, evaluating, experiment, report, training, using
+from open_nvib.cli.tools import OneLineParser, stop, with_packaged_configs
 from open_nvib.errors import InputError
 
 
@@ -39,7 +39,7 @@ def _main(arguments: list[str] | None) -> None:
         prog="nvib", description="Text autoencoders whose latent is a set of vectors of learned size."
     )
     commands = parser.add_subcommands(dest="command")
-    arguments = sys.argv[1:] if arguments is None else arguments
+    arguments = with_packaged_configs(sys.argv[1:] if arguments is None else arguments)
     for name, (describe, _, summary) in COMMANDS.items():
         command = OneLineParser(prog=f"nvib {name}", description=summary)
         commands.add_subcommand(name, command, help=summary)
@@ -54,6 +54,7 @@ def _main(arguments: list[str] | None) -> None:
 
 
 COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace], None], str]] = {
+    "demo": (demo.describe_demo, demo.run_demo, "See it all in minutes: prepare, train, measure, show."),
     "prepare": (
         training.describe_prepare,
         training.run_prepare,
@@ -68,6 +69,7 @@ COMMANDS: dict[str, tuple[Callable[[ArgumentParser], None], Callable[[Namespace]
     "sample": (using.describe_sample, using.run_sample, "Generate texts from the prior."),
     "interpolate": (using.describe_interpolate, using.run_interpolate, "Write the texts on the path between two."),
     "inspect": (using.describe_inspect, using.run_inspect, "Show what the latent kept of each token."),
+    "app": (app.describe_app, app.run_app, "Open a web page on which to look into the latent of one or more runs."),
     "evaluate": (
         evaluating.describe_evaluate,
         evaluating.run_evaluate,

@@ -48,4 +48,9 @@ def run_train(given: Namespace) -> None:
     config = build(TrainConfig, without(given, "config", "output", "overwrite"))
     metrics = train(config, given.output, overwrite=given.overwrite)
     if os.environ.get("RANK", "0") == "0":  # under torchrun, one process speaks
-        print(" ".join(f"{name}={value:.4g}" for name, value in sorted(metrics.items())))
+        print(" ".join(f"{name}={_show(value)}" for name, value in sorted(metrics.items())))
+
+
+def _show(value: float | None) -> str:
+    """A number; a dash where it was not finite, and so could not be written down."""
+    return "-" if value is None else f"{value:.4g}"

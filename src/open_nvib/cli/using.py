@@ -27,10 +27,13 @@ def describe_sample(parser: ArgumentParser) -> None:
     parser.add_argument("--count", type=int, default=10, help="how many texts")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same texts")
     parser.add_argument("--length", type=int | None, default=None, help="tokens; drawn from the data if not given")
+    parser.add_argument(
+        "--delta", type=float | None, default=None, help="Δ of an NVAE's prior; the model's if not given"
+    )
 
 
 def run_sample(given: Namespace) -> None:
-    for line in _load(given).sample(given.count, seed=given.seed, length=given.length):
+    for line in _load(given).sample(given.count, seed=given.seed, length=given.length, delta=given.delta):
         print(line)
 
 

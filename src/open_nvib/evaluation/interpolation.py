@@ -11,12 +11,15 @@ import torch
 from open_nvib.attention import Mixture
 from open_nvib.errors import InputError
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib.text.decoding import decode
 from open_nvib.text.run import BATCH, Run, mix
 
 EXAMPLES = 3
 
+Ids = Sequence[int]
+"""A text of token ids, without special tokens."""
 Scorer = Callable[[list[list[int]]], float]
-"""The perplexity of texts of token ids, without special tokens."""
+"""The perplexity of texts."""
 
 
 @dataclass(frozen=True)
@@ -39,41 +42,43 @@ class InterpolationMetrics:
 
 
 def measure_interpolation(
-    run: Run, pairs: Sequence[tuple[str, str]], *, steps: int, perplexity: Scorer
+    run: Run, pairs: Sequence[tuple[Ids, Ids]], *, steps: int, perplexity: Scorer
 ) -> InterpolationMetrics:
     """Go from one text to the other of each pair and judge what is on the way."""
     paths = interpolate_pairs(run, pairs, steps)
-    ids = [run.tokenizer(path, add_special_tokens=False)["input_ids"] for path in paths]
-    values = [smoothness(path) for path in ids]
+    values = [smoothness(path) for path in paths]
     return InterpolationMetrics(
         pairs=len(paths),
         steps=steps,
-        perplexity=[perplexity([path[step] for path in ids]) for step in range(steps)],
+        perplexity=[perplexity([path[step] for path in paths]) for step in range(steps)],
         smoothness=statistics.fmean(values),
         smoothness_sd=statistics.stdev(values) if len(values) > 1 else 0.0,
-        examples=paths[:EXAMPLES],
+        examples=[run.tokenizer.batch_decode(path) for path in paths[:EXAMPLES]],
     )
 
 
 @torch.no_grad()
-def interpolate_pairs(run: Run, pairs: Sequence[tuple[str, str]], steps: int) -> list[list[str]]:
-    """`Run.interpolate` of many pairs, decoded together."""
+def interpolate_pairs(run: Run, pairs: Sequence[tuple[Ids, Ids]], steps: int) -> list[list[list[int]]]:
+    """`Run.interpolate` of many pairs, decoded together, as the very tokens that the model emits.
+
+    Their text, tokenised again, can be other tokens, and more of them than the model takes.
+    """
     if steps < 2:
         raise InputError(f"steps is {steps}, wanted at least 2: both ends.")
     if not pairs:
         raise InputError("got no pairs of texts to interpolate between, wanted at least one.")
-    paths: list[list[str]] = []
+    paths: list[list[list[int]]] = []
     at_once = max(1, BATCH // steps)
     for first in range(0, len(pairs), at_once):
         chosen = pairs[first : first + at_once]
-        latent = run.encode([text for pair in chosen for text in pair])  # one pair after the other, of one width
+        latent = run.encode_ids([text for pair in chosen for text in pair])  # one pair after the other, of one width
         points: list[Mixture] = []
         limits: list[int] = []
         for row in range(0, len(latent), 2):
             two = latent[row : row + 2]
             points += [mix(two, step / (steps - 1)) for step in range(steps)]
             limits += [2 * int(two.lengths.max())] * steps
-        texts = run.decode(join(points), limits)
+        texts = decode(run.model, join(points), torch.tensor(limits))
         paths += [texts[start : start + steps] for start in range(0, len(texts), steps)]
     return paths
 

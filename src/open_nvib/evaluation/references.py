@@ -12,9 +12,11 @@ import torch
 from filelock import FileLock
 from transformers import GPT2LMHeadModel
 
+from open_nvib._files import obstacle_to_writing
 from open_nvib.evaluation.diversity import diversity
 from open_nvib.evaluation.scorers import Kind, Scorer, Texts, make_scorer, score, train_scorer
 from open_nvib.evaluation.steps import Steps, digest
+from open_nvib.text.checkpoints import damage, seal
 from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.data import Prepared
 from open_nvib.text.model import TextAutoencoder
@@ -44,6 +46,7 @@ class References:
         kind: of the scorers.
         steps: training steps of each scorer.
         seed: of the scorers and of the choice of sentences.
+        own: where to keep scorers if nothing may be written beside the data.
     """
 
     prepared: Prepared
@@ -52,6 +55,7 @@ class References:
     kind: Kind
     steps: int
     seed: int
+    own: Path
     say: Callable[[str], None]
     device: torch.device | str = "cpu"
 
@@ -69,29 +73,54 @@ class References:
         }
 
     @property
-    def directory(self) -> Path:
+    def shared(self) -> Path:
         return self.prepared.path / DIRECTORY
+
+    @cached_property
+    def obstacle(self) -> str | None:
+        """Why nothing can be written beside the data."""
+        return obstacle_to_writing(self.shared)
+
+    @property
+    def directory(self) -> Path:
+        return self.shared if self.obstacle is None else self.own
 
     @cached_property
     def training(self) -> list[list[int]]:
         return list(self.prepared.split(self.partition, "train")["input_ids"])
 
     def held_out(self, split: str) -> list[list[int]]:
-        return list(self.prepared.split(self.partition, split)["input_ids"])
+        """Sentences to measure on, as long as the models take them."""
+        texts = list(self.prepared.split(self.partition, split)["input_ids"])
+        return [text for text in texts if len(text) < self.config.max_positions]
 
     @cached_property
     def scorer(self) -> Scorer:
         """The scorer trained on the training text; from disk if one was trained before."""
-        path = self.directory / f"{self.kind}-{digest(self.inputs)}"
-        self.directory.mkdir(parents=True, exist_ok=True)
+        name = f"{self.kind}-{digest(self.inputs)}"
+        for path in (self.shared / name, self.own / name):
+            if damage(path) is None:
+                return self._load(path)
+        path = self.directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"):
-            if not path.exists():
-                self.say(f"scorer of real text, kept in {path}")
-                scorer = self.train(self.training)
-                partial = path.with_name(f"{path.name}.partial")
-                shutil.rmtree(partial, ignore_errors=True)
-                scorer.model.save_pretrained(partial)
-                partial.replace(path)
+            if damage(path) is not None:
+                self._keep(path)
+        return self._load(path)
+
+    def _keep(self, path: Path) -> None:
+        """Train the scorer of real text, in place of a damaged one if there is one."""
+        why = "" if self.obstacle is None else f", as {self.shared} cannot be written ({self.obstacle})"
+        self.say(f"scorer of real text, kept in {path}{why}")
+        scorer = self.train(self.training)
+        partial = path.with_name(f"{path.name}.partial")
+        _remove(partial)
+        scorer.model.save_pretrained(partial)
+        seal(partial)
+        _remove(path)
+        partial.replace(path)
+
+    def _load(self, path: Path) -> Scorer:
         scorer = make_scorer(self.kind, self.config)
         kind = GPT2LMHeadModel if self.kind == "causal" else TextAutoencoder
         scorer.model = kind.from_pretrained(path)  # pyright: ignore[reportAttributeAccessIssue]
@@ -113,7 +142,7 @@ class References:
         `real_forward_perplexity` is held-out text under the scorer of the training text. `real_reverse_perplexity` is
         held-out text under a scorer of as many training sentences as there are samples; of all, if there are fewer.
         """
-        steps = Steps(self.directory, self.say)
+        steps = Steps(self.directory, self.say, others=(self.shared, self.own))
 
         def compute() -> dict[str, Any]:
             held_out, chosen = self.held_out(split), self.choose(samples)
@@ -131,6 +160,14 @@ class References:
     def choose(self, count: int) -> list[list[int]]:
         """Training sentences, chosen by the seed."""
         return choose(self.training, count, self.seed)
+
+
+def _remove(path: Path) -> None:
+    """Whatever it is."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def choose(texts: list[list[int]], count: int, seed: int) -> list[list[int]]:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
+from open_nvib.text.train_config import LARGEST_SEED
+
 Part = Literal["reconstruction", "generation", "latent", "interpolation"]
 PARTS: tuple[Part, ...] = ("reconstruction", "generation", "latent", "interpolation")
 
@@ -15,7 +17,7 @@ class EvaluateConfig:
         split: validation or test.
         measure: which of reconstruction, generation, latent and interpolation.
         sentences: sentences of the split to reconstruct, chosen by the seed; 0 for all.
-        generalise: partitions the model was not trained on to reconstruct, too, where the data has them.
+        generalise: partitions the model was not trained on to reconstruct, too; by default long, where the data has it.
         samples: texts to generate from the prior.
         scorer: causal, a language model, or autoencoder, which copies the sentence it scores: its numbers can be held
             against the published ones and say nothing about a language.
@@ -58,3 +60,5 @@ class EvaluateConfig:
             value = getattr(self, name)
             if value < smallest:
                 raise ValueError(f"{name} is {value}, wanted at least {smallest}.")
+        if self.seed > LARGEST_SEED:
+            raise ValueError(f"seed is {self.seed}, wanted at most {LARGEST_SEED}.")

@@ -2,13 +2,12 @@
 
 import json
 import math
-import shutil
+import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import torch
@@ -17,28 +16,27 @@ from filelock import FileLock, Timeout
 
 from open_nvib.errors import InputError
 from open_nvib.evaluation import evaluate
+from open_nvib.experiments.data import prepare_if_missing
 from open_nvib.experiments.experiment import Cell
 from open_nvib.experiments.state import (
     CellState,
     Progress,
+    Say,
     changed_settings,
     is_alive,
     is_done,
+    make_room,
     now,
     read_result,
     read_state,
     write_json,
 )
-from open_nvib.text.data import PrepareConfig, prepare
-from open_nvib.text.data.prepared import is_prepared
 from open_nvib.text.run import CONFIG, METRICS, is_run
 from open_nvib.text.train import as_plain, train
 
 LONGEST_REASON = 400
 AGAIN = 0.5
 """Seconds between two attempts to get hold of a cell that somebody else holds."""
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -80,20 +78,23 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait: float = 0.0
     Args:
         cell: the cell.
         say: takes a line of progress.
-        overwrite: replace what was done with other settings, which is an InputError otherwise.
+        overwrite: replace what was done with other settings, which fails otherwise.
         wait: seconds to wait for another process that holds the cell.
     """
-    with _claimed(cell, wait) as claimed:
-        known = read_state(cell)
-        if not claimed:
-            who = f"process {known.pid} on {known.host}" if known is not None else "another process"
-            return Outcome(cell, "busy", f"{who} runs it")
-        changed = [] if known is None else changed_settings(cell, known)
-        if changed and not overwrite:
-            raise InputError(differs(cell, changed))
-        if not changed and is_done(cell, known):
-            return Outcome(cell, "kept", result=read_result(cell))
-        return _run(cell, known, say, overwrite=overwrite)
+    try:
+        with _claimed(cell, wait) as claimed:
+            known = read_state(cell)
+            if not claimed:
+                who = f"process {known.pid} on {known.host}" if known is not None else "another process"
+                return Outcome(cell, "busy", f"{who} runs it")
+            changed = [] if known is None else changed_settings(cell, known)
+            if changed and not overwrite:
+                return Outcome(cell, "failed", differs(cell, changed))
+            if not changed and is_done(cell, known):
+                return Outcome(cell, "kept", result=read_result(cell))
+            return _run(cell, known, say, overwrite=overwrite)
+    except (InputError, OSError) as error:  # of the cell's own files: what goes wrong in the work is in its state
+        return Outcome(cell, "failed", reason_of(error))
 
 
 def differs(cell: Cell, changed: list[str]) -> str:
@@ -107,16 +108,17 @@ def differs(cell: Cell, changed: list[str]) -> str:
 def _claimed(cell: Cell, wait: float) -> Iterator[bool]:
     """Whether this process now holds the cell. The lock falls with the process, however it ends.
 
-    Where locks do not reach from one host to another, the signs of life of the other process are respected.
+    Where locks do not reach from one host to another, the signs of life of the other process are respected. On this
+    host they do reach: a process that the state names and that does not hold the lock is another one of that number.
     """
-    cell.directory.mkdir(parents=True, exist_ok=True)
+    make_room(cell)
     lock = FileLock(cell.directory / ".lock")
     deadline = time.monotonic() + wait
     while True:
         try:
             lock.acquire(timeout=0)
             known = read_state(cell)
-            if known is None or not is_alive(cell, known):
+            if known is None or known.host == socket.gethostname() or not is_alive(cell, known):
                 break
             lock.release()
         except Timeout:
@@ -135,13 +137,10 @@ def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> O
     failure = ""
     with Progress(cell, known) as progress:
         try:
-            if overwrite:
-                _remove_other(cell)
-            cell.result_file.unlink(missing_ok=True)
             with progress.phase("prepare"):
                 prepare_if_missing(cell.prepare, say)
             with progress.phase("train"):
-                train(cell.train, cell.run)
+                train(cell.train, cell.run, overwrite=overwrite and _is_another(cell))
             with progress.phase("evaluate"):
                 device = "cuda" if torch.cuda.is_available() else None  # where it was trained
                 record = evaluate(cell.run, cell.evaluate, device=device, say=say)
@@ -151,7 +150,7 @@ def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> O
             progress.done()
         except Exception as error:
             failure = traceback.format_exc()
-            cell.failure_file.write_text(failure, encoding="utf-8")
+            note_failure(cell, failure)
             progress.failed(reason_of(error))
     state = progress.state
     if state.state == "done":
@@ -159,31 +158,20 @@ def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> O
     return Outcome(cell, "failed", state.reason or "", record=asdict(state), failure=failure)
 
 
-def _remove_other(cell: Cell) -> None:
-    """Remove a run with other settings, with all that was measured on it."""
-    if is_run(cell.run) and yaml.safe_load((cell.run / CONFIG).read_text()) != as_plain(cell.train):
-        shutil.rmtree(cell.run)
+def _is_another(cell: Cell) -> bool:
+    """Whether there is a run with other settings. It is replaced file by file: what else stands there is kept."""
+    return is_run(cell.run) and yaml.safe_load((cell.run / CONFIG).read_text()) != as_plain(cell.train)
 
 
-def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
-    """Prepare the data once, however many cells want it at the same time."""
-    if config is None or is_prepared(Path(config.output).expanduser()):
-        return
-    output = Path(config.output).expanduser()
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror}). Give prepare another output.") from error
-    with FileLock(output.with_name(f".{output.name}.lock")):
-        if not is_prepared(output):
-            say(f"preparing {config.source} in {output}")
-            prepare(config)
+def note_failure(cell: Cell, text: str) -> None:
+    with suppress(OSError):  # the reason is in the outcome too
+        cell.failure_file.write_text(text, encoding="utf-8")
 
 
 def make_result(cell: Cell, record: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
     """All that a report reads of a cell."""
     metrics = json.loads((cell.run / METRICS).read_text())
-    evaluations = {**metrics.pop("evaluations", {}), f"{cell.evaluate.split}-{cell.evaluate.scorer}": record}
+    evaluations = {**metrics.pop("evaluations", {}), cell.evaluation: record}
     return {
         "row": cell.row,
         "seed": cell.seed,
@@ -211,8 +199,9 @@ def lost(cell: Cell, reason: str, *, pid: int | None = None) -> Outcome:
     if ours and not is_done(cell, known):
         state = CellState("failed", cell.settings) if known is None else known
         state = replace(state, state="failed", reason=reason, pid=None, finished=now())
-        cell.failure_file.write_text(f"{reason}\n", encoding="utf-8")
-        write_json(cell.state_file, asdict(state))
+        note_failure(cell, f"{reason}\n")
+        with suppress(OSError):
+            write_json(cell.state_file, asdict(state))
     return Outcome(cell, "failed", reason)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig
-from open_nvib.experiments.yaml_file import as_mapping, check_keys, read_mapping, settings_of
+from open_nvib.experiments.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
 from open_nvib.text.data import PrepareConfig
 from open_nvib.text.train_config import TrainConfig
 
@@ -66,6 +66,11 @@ class Cell:
     @property
     def failure_file(self) -> Path:
         return self.directory / "failure.log"
+
+    @property
+    def evaluation(self) -> str:
+        """What a result calls the evaluation."""
+        return f"{self.evaluate.split}-{self.evaluate.scorer}"
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -253,12 +258,14 @@ def _find(path: Path, config: str, *, where: str) -> Path:
 def _word(given: Mapping[str, Any], key: str, default: str, *, where: str) -> str:
     value = given.get(key, default)
     if not isinstance(value, str) or not (value or not default):
-        raise InputError(f"{where}: {key} is {value!r}, wanted text.")
+        raise InputError(f"{where}: {key} is {shown(value)}, wanted text.")
     return value
 
 
 def _seeds(value: Any, *, where: str) -> tuple[int, ...]:
     whole = isinstance(value, list) and all(type(seed) is int and seed >= 0 for seed in value)
     if not whole or not value or len(set(value)) != len(value):
-        raise InputError(f"{where}: got {value!r}, wanted a list of different whole numbers from 0, such as [0, 1, 2].")
+        raise InputError(
+            f"{where}: got {shown(value)}, wanted a list of different whole numbers from 0, such as [0, 1, 2]."
+        )
     return tuple(value)

@@ -3,10 +3,11 @@
 from collections.abc import Sequence
 
 from open_nvib.errors import InputError
-from open_nvib.experiments.cell import Outcome, Say, differs, prepare_if_missing
+from open_nvib.experiments.cell import Outcome, differs, reason_of
+from open_nvib.experiments.data import check_recipe, prepare_if_missing
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, count
-from open_nvib.experiments.state import changed_settings, is_done, read_result, read_state, write_json
+from open_nvib.experiments.state import Say, changed_settings, is_done, read_result, read_state, write_json
 
 
 def run_experiment(
@@ -31,6 +32,7 @@ def run_experiment(
     Returns:
         An outcome for each cell, in the order in which they came.
     """
+    check_recipe(experiment.prepare)
     outcomes, waiting = _sort(cells, overwrite=overwrite, retry_failed=retry_failed)
     if not waiting:
         return outcomes
@@ -59,8 +61,7 @@ def _sort(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) -> tupl
         if changed and not overwrite:
             raise InputError(differs(cell, changed))
         if not changed and is_done(cell, known):
-            _relabel(cell)
-            outcomes.append(Outcome(cell, "kept"))
+            outcomes.append(_kept(cell))
         elif known is not None and known.state == "failed" and not retry_failed and not changed:
             outcomes.append(Outcome(cell, "failed", known.reason or ""))
         else:
@@ -68,12 +69,16 @@ def _sort(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) -> tupl
     return outcomes, waiting
 
 
-def _relabel(cell: Cell) -> None:
+def _kept(cell: Cell) -> Outcome:
     """What a row is called changes nothing that was measured, and may be changed later."""
     result = read_result(cell)
     labels = {"label": cell.label, "paper": cell.paper}
-    if result is not None and result != {**result, **labels}:
-        write_json(cell.result_file, {**result, **labels})
+    try:
+        if result is not None and result != {**result, **labels}:
+            write_json(cell.result_file, {**result, **labels})
+    except OSError as error:
+        return Outcome(cell, "failed", reason_of(error))
+    return Outcome(cell, "kept")
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
@@ -82,5 +87,9 @@ def summary(outcomes: Sequence[Outcome]) -> str:
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     busy = sum(outcome.state == "busy" for outcome in outcomes)
     counts = [f"{done} done", f"{len(failed)} failed" if failed else "", f"{busy} run elsewhere" if busy else ""]
-    lines = [f"{outcome.cell} failed: {outcome.reason} ({outcome.cell.failure_file})" for outcome in failed]
-    return "\n".join([*lines, f"{count(len(outcomes))}: {', '.join(filter(None, counts))}"])
+    return "\n".join([*map(_failure, failed), f"{count(len(outcomes))}: {', '.join(filter(None, counts))}"])
+
+
+def _failure(outcome: Outcome) -> str:
+    file = outcome.cell.failure_file
+    return f"{outcome.cell} failed: {outcome.reason}{f' ({file})' if file.is_file() else ''}"

@@ -1,19 +1,22 @@
 """The state of a cell on disk: who runs it, what it is doing, what came of it."""
 
 import json
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig
 from open_nvib.experiments.experiment import Cell
+from open_nvib.report.cells import is_cell
 from open_nvib.text.train_config import TrainConfig
 
 BEAT = 10.0
@@ -21,7 +24,9 @@ BEAT = 10.0
 STALE = 60.0
 """Seconds without one after which it counts as interrupted."""
 
+MOST_PROCESSES = 2**31
 Phase = Literal["prepare", "train", "evaluate"]
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -53,26 +58,70 @@ class CellState:
 
 def read_state(cell: Cell) -> CellState | None:
     """The state of a cell; None if it was never started, or if the file is damaged and so says nothing."""
-    try:
-        return CellState(**json.loads(cell.state_file.read_text(encoding="utf-8")))
-    except (OSError, ValueError, TypeError):
-        return None
+    value = read_json(cell.state_file)
+    return CellState(**value) if is_state(value) else None
 
 
 def read_result(cell: Cell) -> dict[str, Any] | None:
+    """The result of this very cell; None if it has none, or if the file is damaged or is something else."""
+    result = read_json(cell.result_file)
+    ours = is_cell(result) and (result["row"], result["seed"]) == (cell.row, cell.seed)
+    return result if ours and cell.evaluation in result["evaluations"] else None
+
+
+def read_json(path: Path) -> Any:
+    """What a file holds; None for one that is missing or damaged."""
     try:
-        result = json.loads(cell.result_file.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
         return None
-    return result if isinstance(result, dict) else None
 
 
 def write_json(path: Path, value: Any) -> None:
     """All of it or nothing."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.partial")
-    partial.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
+        partial.replace(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
+
+
+def is_state(value: Any) -> bool:
+    """Whether a JSON value is what `CellState` says, entry by entry."""
+    if not isinstance(value, dict) or not value.keys() <= {entry.name for entry in fields(CellState)}:
+        return False
+    seconds, pid = value.get("seconds", {}), value.get("pid")
+    return (
+        value.get("state") in ("running", "done", "failed")
+        and isinstance(value.get("settings"), dict)
+        and value.get("phase") in (None, "prepare", "train", "evaluate")
+        and all(isinstance(value.get(name, ""), str) for name in ("host", "started"))
+        and all(isinstance(value.get(name), str | None) for name in ("reason", "finished"))
+        and (pid is None or (type(pid) is int and 0 < pid < MOST_PROCESSES))
+        and isinstance(seconds, dict)
+        and all(type(spent) in (int, float) and math.isfinite(spent) for spent in seconds.values())
+    )
+
+
+def make_room(cell: Cell) -> None:
+    """Make the cell's directory. What stands in the way of its files is left alone, and an InputError."""
+    try:
+        cell.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{cell.directory}: cannot be written ({error.strerror}). Move away what is there, or give another output."
+        ) from error
+    for file in (cell.state_file, cell.result_file, cell.log_file, cell.failure_file):
+        if file.is_dir():
+            raise InputError(f"{file}: is a directory, wanted a file. Move it away, or give another output.")
+    if cell.result_file.exists() and not cell.state_file.exists() and read_result(cell) is None:
+        raise InputError(
+            f"{cell.result_file}: exists and is not the result of {cell}, so it is left alone. Move it away, or give "
+            f"another output."
+        )
 
 
 def is_alive(cell: Cell, state: CellState) -> bool:
@@ -107,7 +156,7 @@ def changed_settings(cell: Cell, state: CellState) -> list[str]:
     A setting that its record does not have is newer than it, and had what now is the default.
     """
     defaults = json.loads(json.dumps({"train": asdict(TrainConfig()), "evaluate": asdict(EvaluateConfig())}))
-    return sorted(_differences(_filled(state.settings, defaults), cell.settings))
+    return sorted(differences(_filled(state.settings, defaults), cell.settings))
 
 
 def _filled(values: Any, defaults: Any) -> Any:
@@ -116,10 +165,11 @@ def _filled(values: Any, defaults: Any) -> Any:
     return {**defaults, **{key: _filled(value, defaults.get(key)) for key, value in values.items()}}
 
 
-def _differences(a: Any, b: Any, path: str = "") -> set[str]:
+def differences(a: Any, b: Any, path: str = "") -> set[str]:
+    """Where two trees of settings differ, as paths such as model.kappa."""
     if isinstance(a, dict) and isinstance(b, dict):
         names = a.keys() | b.keys()
-        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
+        return {d for name in names for d in differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
     return set() if a == b else {path}
 
 

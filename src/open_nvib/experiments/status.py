@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from open_nvib.experiments.experiment import Cell, Experiment, count
-from open_nvib.experiments.state import CellState, is_alive, is_done, read_state
+from open_nvib.experiments.state import CellState, is_alive, is_done, read_json, read_state
+from open_nvib.report.cells import find
 from open_nvib.text.run import LENGTHS, LOG
 
 Name = Literal["done", "running", "interrupted", "failed", "waiting"]
@@ -75,9 +76,11 @@ def status_of(cell: Cell) -> CellStatus:
 def _last_step(cell: Cell) -> int | None:
     try:
         lines = (cell.run / LOG).read_text(encoding="utf-8").splitlines()
-        return max((json.loads(line)["step"] for line in lines if line.endswith("}")), default=None)
-    except (OSError, ValueError, KeyError):
+        entries = [json.loads(line) for line in lines if line.endswith("}")]
+    except (OSError, ValueError, RecursionError):
         return None
+    steps = [entry.get("step") for entry in entries if isinstance(entry, dict)]
+    return max((step for step in steps if isinstance(step, int)), default=None)
 
 
 def _steps(cell: Cell, state: CellState) -> int | None:
@@ -85,11 +88,10 @@ def _steps(cell: Cell, state: CellState) -> int | None:
     optimiser = cell.train.optimiser
     if optimiser.steps is not None:
         return optimiser.steps
-    try:
-        sentences = sum(json.loads((cell.run / LENGTHS).read_text(encoding="utf-8"))["lengths"])
-    except (OSError, ValueError, KeyError):
+    lengths = find(read_json(cell.run / LENGTHS), "lengths")
+    if not isinstance(lengths, list) or not all(isinstance(count, int) for count in lengths):
         return None
-    return optimiser.steps_for(sentences)
+    return optimiser.steps_for(sum(lengths))
 
 
 def show(experiment: Experiment, statuses: Sequence[CellStatus]) -> str:

@@ -2,12 +2,14 @@
 
 import json
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from open_nvib.errors import InputError
+from open_nvib.report.shape import EVALUATIONS, misfit
 
 RESULT = "result.json"
 LARGEST = 200_000
@@ -37,7 +39,7 @@ class Cell:
 
 def read_cells(folder: Path) -> list[Cell]:
     """Cells of <row>/seed-<k>/result.json, as an experiment writes them, else of the *.json in the folder itself."""
-    if not folder.is_dir():
+    if not os.path.isdir(folder):  # which is False, not an error, for a name that is too long
         raise InputError(
             f"{folder}: there is no such directory, wanted the results of an experiment. Run it with `nvib experiment "
             f"run` first, or give --cells with a directory of its results."
@@ -55,13 +57,16 @@ def read_cells(folder: Path) -> list[Cell]:
 def read_cell(file: Path) -> Cell:
     try:
         content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{file}: cannot be read as JSON ({error}). Run its cell again, or remove it.") from error
     if not is_cell(content):
         raise InputError(
             f"{file}: this is not the result of a cell, wanted a JSON object with row, seed and evaluations. "
             f"Remove it from the directory of results."
         )
+    wrong = misfit(content["evaluations"], EVALUATIONS, "evaluations")
+    if wrong is not None:
+        raise InputError(f"{file}: {wrong}. Run its cell again, or remove it.")
     return Cell(content["row"], content["seed"], content, file)
 
 
@@ -72,6 +77,7 @@ def is_cell(content: Any) -> bool:
         and isinstance(content.get("row"), str)
         and isinstance(content.get("seed"), int)
         and isinstance(content.get("evaluations"), dict)
+        and all(isinstance(record, dict) for record in content["evaluations"].values())
     )
 
 
@@ -81,6 +87,8 @@ def exported(cell: Cell, folder: Path) -> Path:
 
 def check_export(cells: Sequence[Cell], folder: Path) -> None:
     """An InputError if a file is there that would be written and is not the result of a cell."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, wanted a directory for the results. Give another --output.")
     for target in (exported(cell, folder) for cell in cells):
         if target.exists():
             read_cell(target)
@@ -93,18 +101,22 @@ def export(cells: Sequence[Cell], folder: Path) -> list[str]:
     for cell in cells:
         target = exported(cell, folder)
         text = json.dumps(cell.content, indent=1, ensure_ascii=False) + "\n"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(target, text)
-        size = len(text.encode())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(target, text)
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(f"{target}: cannot be written ({why}). Give another --output.") from error
+        size = target.stat().st_size
         if size > LARGEST:
             remarks.append(f"{target}: {size:,} bytes, more than the {LARGEST:,} that a result is expected to take.")
     return remarks
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Never half a file."""
+    """Never half a file. Half of a character, which UTF-8 does not have, is written as JSON escapes it."""
     partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8")
+    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
     partial.replace(path)
 
 

@@ -1,5 +1,6 @@
 """What `nvib report` does with what it is given."""
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -19,13 +20,16 @@ def report(path: str | Path, *, output: str | Path | None = None, cells: str | P
         output: where to write; if not given, OUTPUT/report of the experiment, or the run directory.
         cells: a directory of results to read instead of the experiment's own.
     """
+    for name, value in (("the path", path), ("--output", output), ("--cells", cells)):
+        if value == "":
+            raise InputError(f"{name} is empty, wanted the name of a directory. Give one, or leave the option out.")
     path = Path(path).expanduser()
-    if path.is_dir():
+    if os.path.isdir(path):  # which is False, not an error, for a name that is too long
         _check_is_run(path)
         if cells is not None:
             raise InputError(f"{path}: --cells is for an experiment, and this is a run. Leave it out.")
         return write_run_report(path, output)
-    if not path.exists():
+    if not os.path.exists(path):
         raise InputError(f"{path}: there is no such file, wanted an experiment's YAML or a run directory.")
     from open_nvib.experiments.experiment import load_experiment
 

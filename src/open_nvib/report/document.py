@@ -9,6 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _MARKUP = re.compile(r"`([^`]+)`|(?<=[λ′Lακ])_([A-Za-z0-9])")
 
 
@@ -20,7 +21,13 @@ class Span:
     text: str
 
 
+def one_line(text: str) -> str:
+    """White space is one space, and what no page, figure or file can hold is gone: control characters and halves."""
+    return _UNSEEN.sub("", re.sub(r"\s+", " ", text))
+
+
 def spans(text: str) -> list[Span]:
+    text = one_line(text)
     found, place = [], 0
     for match in _MARKUP.finditer(text):
         if match.start() > place:

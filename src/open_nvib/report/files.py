@@ -37,7 +37,11 @@ def write_document(document: Document, output: Path) -> Path:
 
 def check_is_ours(output: Path, figures: Iterable[Path]) -> None:
     """An InputError if a file that would be written is there and was not written by a report."""
-    if output.exists() and not output.is_dir():
+    try:
+        there = output.exists()
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror}). Give another --output.") from error
+    if there and not output.is_dir():
         raise InputError(f"{output}: is a file, wanted a directory for the report. Give another --output.")
     for path in (output / PAGE, output / MARKDOWN, *figures):
         if path.exists() and not _is_ours(path):

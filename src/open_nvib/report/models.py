@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from open_nvib.report.cells import find
+from open_nvib.report.document import one_line
 from open_nvib.report.paper import PaperRow
 
 FAMILIES = ("T", "VT", "VTP", "VTS", "NVAE")
@@ -16,17 +17,17 @@ def family_of(name: str, label: str | None, paper: PaperRow | None, config: Any)
     for guess in guesses:
         if isinstance(guess, str) and guess.upper() in FAMILIES:
             return guess.upper()
-    return name
+    return one_line(name)
 
 
 def settings_of(name: str, label: str | None, paper: PaperRow | None, config: Any) -> str:
     """As the label says, else from the configuration, else as the paper prints them."""
     family = family_of(name, label, paper, config)
     if label and label != name:
-        return label.removeprefix(family).strip()
+        return one_line(label).strip().removeprefix(family).strip()
     if find(config, "model/bottleneck"):
         return _from_config(family, config)
-    return paper.settings if paper else "" if name.upper() == family else name
+    return paper.settings if paper else "" if name.upper() == family else one_line(name)
 
 
 def short_settings(rows: Sequence[tuple[str, str]]) -> list[str]:

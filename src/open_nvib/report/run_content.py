@@ -5,8 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from open_nvib._files import damaged
 from open_nvib.errors import InputError
 from open_nvib.report.cells import Cell, find, number
 from open_nvib.report.content import facts
@@ -34,10 +33,9 @@ VALIDATION = {
 
 def run_document(run: Path) -> Document:
     """Of a run directory: its training, and its evaluations where it has any."""
-    from open_nvib.text.run import CONFIG, LOG, METRICS
+    from open_nvib.text.run_files import LOG, read_config, read_metrics
 
-    config = yaml.safe_load((run / CONFIG).read_text(encoding="utf-8"))
-    metrics = _read(run / METRICS)
+    config, metrics = read_config(run), read_metrics(run)
     log = list(_log(run / LOG))
     if not metrics and not log:
         raise InputError(f"{run}: this run has logged nothing yet, so that there is nothing to report. Train it first.")
@@ -59,8 +57,7 @@ def run_document(run: Path) -> Document:
 
 def run_results(run: Path, config: dict[str, Any], metrics: dict[str, Any]) -> Results:
     """The evaluations of a run as the rows of a table, the causal ones first."""
-    evaluations = metrics.get("evaluations") or {}
-    seed = int(config.get("seed", 0))
+    evaluations, seed = metrics.get("evaluations", {}), config["seed"]
     content = {"row": run.name, "seed": seed, "train": metrics, "evaluations": evaluations}
     cell = Cell(run.name, seed, content, run)
     names = sorted(evaluations, key=lambda name: not name.endswith("-causal"))
@@ -74,22 +71,18 @@ def _title(config: dict[str, Any]) -> str:
     return f"{family} {settings_of('', None, None, config)}".strip() or "a text autoencoder"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The metrics; none before the end of training."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    except ValueError as error:
-        raise InputError(f"{path}: cannot be read as JSON ({error}). Evaluate the run again.") from error
-
-
 def _log(path: Path) -> Iterable[dict[str, Any]]:
     """Its entries; of a run that is still going, the last line may be cut."""
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+    try:
+        lines = path.read_bytes().splitlines() if path.exists() else []
+    except OSError as error:
+        raise damaged(path, error, fix="Move it away: a report does without it.") from error
+    for line in lines:
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
-        if isinstance(entry, dict) and "step" in entry:
+        if isinstance(entry, dict) and type(entry.get("step")) is int:
             yield entry
 
 
@@ -104,16 +97,16 @@ def _facts(config: dict[str, Any], metrics: dict[str, Any], results: Results) ->
     }
     shown = [f"{text} {value}" for name, text in sizes.items() if (value := find(config, f"model/{name}"))]
     yield "model", ", ".join(shown)
-    step, batch = metrics.get("step"), find(config, "optimiser/batch_size")
-    yield "training", f"{step:,} steps of {batch} sentences" if step else "not finished"
-    yield "seed", str(config.get("seed", 0))
+    step, batch = number(metrics, "step"), find(config, "optimiser/batch_size")
+    yield "training", f"{step:,.0f} steps of {batch} sentences" if step else "not finished"
+    yield "seed", str(config["seed"])
     for name, value in facts(results):
         if name in ("evaluation of every cell", "BLEU", "versions"):
             yield name.removesuffix(" of every cell"), value
 
 
 def _training(log: list[dict[str, Any]], metrics: dict[str, Any]) -> tuple[Part, ...]:
-    found = metrics.get("validation") or {}
+    found = metrics.get("validation", {})
     rows = [
         Line((Value(title), Value(write(scale * value, decimals))))
         for name, (title, decimals, scale) in VALIDATION.items()

@@ -5,7 +5,7 @@ of it and of its `prior`. Attention over the plain sets of vectors of all but NV
 weights of `eq:probZ`, so that the decoder has one kind of cross-attention.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -161,8 +161,14 @@ class NVIBBottleneck(nn.Module):
     def sample(self, latent: Posterior, generator: torch.Generator | None = None) -> ImpulseMixture:
         return latent.sample(self.kappa, self.method, generator)
 
-    def prior(self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None) -> ImpulseMixture:
-        return self.nvib.prior.sample(lengths, kappa=self.kappa, method=self.method, generator=generator)
+    def prior(
+        self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
+    ) -> ImpulseMixture:
+        """A latent for a text of each length; with another Δ than the model's, if given."""
+        prior = self.nvib.prior
+        if delta is not None:
+            prior = replace(prior, delta=torch.full_like(prior.delta, delta))
+        return prior.sample(lengths, kappa=self.kappa, method=self.method, generator=generator)
 
 
 Latent = PlainLatent | VectorLatent | Posterior

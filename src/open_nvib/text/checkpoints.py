@@ -1,7 +1,6 @@
 """Checkpoints that can be trusted: complete and undamaged, or passed over."""
 
 import errno
-import hashlib
 import json
 import re
 import shutil
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
+from open_nvib._files import digest_of_file
 from open_nvib.errors import InputError
 
 SEAL = "complete.json"
@@ -20,7 +20,7 @@ SEAL = "complete.json"
 def seal(checkpoint: Path) -> None:
     """Declare a checkpoint complete."""
     digests = {
-        file.name: _digest(file) for file in sorted(checkpoint.iterdir()) if file.is_file() and file.name != SEAL
+        file.name: digest_of_file(file) for file in sorted(checkpoint.iterdir()) if file.is_file() and file.name != SEAL
     }
     partial = checkpoint / f"{SEAL}.partial"
     partial.write_text(json.dumps(digests, indent=1))
@@ -39,7 +39,7 @@ def damage(checkpoint: Path) -> str | None:
         file = checkpoint / name
         if not file.is_file():
             return f"{name} is missing"
-        if _digest(file) != digest:
+        if digest_of_file(file) != digest:
             return f"{name} is damaged"
     return None
 
@@ -69,11 +69,3 @@ def checkpoints(directory: Path) -> list[Path]:
     """Checkpoints by step, the newest first."""
     found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted(found, key=lambda path: int(path.name.split("-")[1]), reverse=True)
-
-
-def _digest(file: Path) -> str:
-    with file.open("rb") as stream:
-        digest = hashlib.sha256()
-        while block := stream.read(2**20):
-            digest.update(block)
-        return digest.hexdigest()

@@ -1,6 +1,5 @@
 """A trained model with all that belongs to it, loaded in one call: encode, decode, reconstruct, sample, interpolate."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -8,31 +7,52 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from jaxtyping import Int
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from open_nvib._files import damaged
 from open_nvib.attention import Mixture
 from open_nvib.errors import InputError
 from open_nvib.kl import gaussian_kl
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
 from open_nvib.text.batches import Collator
-from open_nvib.text.bottlenecks import Latent, PlainBottleneck, VectorLatent
+from open_nvib.text.bottlenecks import Latent, NVIBBottleneck, PlainBottleneck, VectorLatent
 from open_nvib.text.decoding import decode, in_batches
 from open_nvib.text.model import TextAutoencoder
-from open_nvib.text.scores import BATCH, reconstruct_ids
-
-CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
-    "config.yaml",
-    "lengths.json",
-    "log.jsonl",
-    "metrics.json",
-    "model",
-    "tokenizer",
+from open_nvib.text.run_files import (
+    CONFIG,
+    COPY,
+    LENGTHS,
+    LOG,
+    METRICS,
+    MODEL,
+    TOKENIZER,
+    is_run,
+    read_config,
+    read_lengths,
 )
+from open_nvib.text.scores import BATCH, reconstruct_ids
+from open_nvib.text.train_config import LARGEST_SEED
+
+__all__ = [
+    "BATCH",
+    "CONFIG",
+    "LENGTHS",
+    "LOG",
+    "METRICS",
+    "MODEL",
+    "TOKENIZER",
+    "Run",
+    "TextReport",
+    "TokenReport",
+    "is_run",
+    "load_run",
+    "mix",
+    "token_reports",
+]
 
 
 @dataclass(frozen=True)
@@ -77,7 +97,7 @@ class Run:
 
     @cached_property
     def config(self) -> dict[str, Any]:
-        return yaml.safe_load((self.path / CONFIG).read_text())
+        return read_config(self.path)
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids without special tokens; an empty text and one that is too long are InputErrors."""
@@ -92,12 +112,17 @@ class Run:
                 )
         return ids
 
+    def normalise(self, texts: Sequence[str]) -> list[str]:
+        """The texts as the tokenizer gives them back: what a perfect reconstruction would be."""
+        return self.tokenizer.batch_decode(self.tokenize(texts))
+
     def encode(self, texts: Sequence[str]) -> Latent:
         """The latent of each text, one batch: look at it, prune it, mix it, decode it."""
-        return self._encode_ids(self.tokenize(texts))
+        return self.encode_ids(self.tokenize(texts))
 
     @torch.no_grad()
-    def _encode_ids(self, ids: Sequence[Sequence[int]]) -> Latent:
+    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Latent:
+        """`encode` of texts that are tokenised already."""
         collator = Collator(self.model.config.pad_token_id, self.model.config.eos_token_id)
         batch = collator([{"input_ids": text} for text in ids])
         device = self.model.device
@@ -114,27 +139,43 @@ class Run:
         """Each text through the latent and back, up to twice its length."""
         return self.tokenizer.batch_decode(reconstruct_ids(self.model, self.tokenize(texts), **generation))
 
-    def sample(self, count: int, *, seed: int = 0, length: int | None = None, **generation: Any) -> list[str]:
-        """Texts from the prior: a length from the training data unless given, then a latent of that length."""
-        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, length=length, **generation))
+    def sample(
+        self, count: int, *, seed: int = 0, length: int | None = None, delta: float | None = None, **generation: Any
+    ) -> list[str]:
+        """Texts from the prior: a length from the training data unless given, then a latent of that length.
+
+        `delta` is the Δ of the NVAE's conditional prior, the model's if not given.
+        """
+        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, length=length, delta=delta, **generation))
 
     @torch.no_grad()
-    def sample_ids(self, count: int, *, seed: int = 0, length: int | None = None, **generation: Any) -> list[list[int]]:
+    def sample_ids(
+        self, count: int, *, seed: int = 0, length: int | None = None, delta: float | None = None, **generation: Any
+    ) -> list[list[int]]:
         """The token ids of `sample`."""
         if count < 1:
             raise InputError(f"count is {count}, wanted at least 1.")
+        if not 0 <= seed <= LARGEST_SEED:
+            raise InputError(f"seed is {seed}, wanted 0 to {LARGEST_SEED}.")
         if length is not None and not 1 <= length <= self._longest:
             raise InputError(f"length is {length}, wanted 1 to {self._longest}.")
         bottleneck = self.model.encoder.bottleneck
         if isinstance(bottleneck, PlainBottleneck):
             raise InputError(f"{self.path}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
+        options = {}
+        if delta is not None:
+            if not isinstance(bottleneck, NVIBBottleneck):
+                raise InputError(f"{self.path}: delta belongs to the prior of an nvae, and this model is not one.")
+            if not 0 <= delta < float("inf"):
+                raise InputError(f"delta is {delta}, wanted a number of at least 0.")
+            options["delta"] = delta
         generator = torch.Generator(self.model.device).manual_seed(seed)
         lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
         lengths = lengths if length is None else torch.full_like(lengths, length)
         samples: list[list[int]] = [[]] * count
         for indices, batch in in_batches(lengths.tolist(), BATCH, int):
             limits = 2 * torch.tensor(batch)
-            decoded = decode(self.model, bottleneck.prior(limits // 2, generator), limits, **generation)
+            decoded = decode(self.model, bottleneck.prior(limits // 2, generator, **options), limits, **generation)
             for index, ids in zip(indices, decoded, strict=True):
                 samples[index] = ids
         return samples
@@ -143,16 +184,20 @@ class Run:
         """Texts along the path from one to the other: mixtures of the two means, or of the vectors side by side."""
         if steps < 2:
             raise InputError(f"steps is {steps}, wanted at least 2: both ends.")
+        return [self.between(first, second, step / (steps - 1), **generation) for step in range(steps)]
+
+    def between(self, first: str, second: str, weight: float, **generation: Any) -> str:
+        """The text at one point of that path: at 0 the first, at 1 the second."""
+        if not 0 <= weight <= 1:
+            raise InputError(f"weight is {weight}, wanted 0 to 1.")
         latent = self.encode([first, second])
-        limit = 2 * int(latent.lengths.max())
-        path = [mix(latent, weight / (steps - 1)) for weight in range(steps)]
-        return [self.decode(point, [limit], **generation)[0] for point in path]
+        return self.decode(mix(latent, weight), [2 * int(latent.lengths.max())], **generation)[0]
 
     def inspect(self, texts: Sequence[str]) -> list[TextReport]:
         """For each token its pseudo-count, its share of the weight, and the KL of its vector."""
         reports = []
         for text, ids in zip(texts, self.tokenize(texts), strict=True):
-            latent = self._encode_ids([ids])
+            latent = self.encode_ids([ids])
             tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
             rows, prior_weight = token_reports(latent, tokens)
             (decoded,) = self.decode(latent.mean(), 2 * latent.lengths)
@@ -204,10 +249,6 @@ def token_reports(latent: Latent, tokens: Sequence[str]) -> tuple[list[TokenRepo
     return rows, 0.0
 
 
-def is_run(path: Path) -> bool:
-    return (path / CONFIG).is_file() and (path / LENGTHS).is_file()
-
-
 def load_run(path: str | Path, *, device: str | None = None) -> Run:
     """Open a run directory that `nvib train` wrote."""
     path = Path(path).expanduser()
@@ -217,12 +258,35 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
     if not (path / MODEL).is_dir():
         raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
     disable_progress_bar()
-    model = TextAutoencoder.from_pretrained(path / MODEL)
-    histogram = torch.tensor(json.loads((path / LENGTHS).read_text())["lengths"])
-    tokenizer = AutoTokenizer.from_pretrained(path / TOKENIZER)
+    read_config(path)
+    histogram = torch.tensor(read_lengths(path)["lengths"])
+    model, tokenizer = _load_model(path / MODEL), _load_tokenizer(path / TOKENIZER)
+    if len(tokenizer) > model.config.vocab_size:
+        raise InputError(
+            f"{path / TOKENIZER}: has {len(tokenizer)} entries, more than the {model.config.vocab_size} of the model. "
+            f"{COPY}"
+        )
     if device is not None:
         try:
             model.to(device)  # pyright: ignore[reportArgumentType]
         except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
             raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}).") from error
     return Run(path, model.eval(), tokenizer, histogram)
+
+
+def _load_model(path: Path) -> TextAutoencoder:
+    load: Any = TextAutoencoder.from_pretrained
+    try:
+        model, found = load(path, output_loading_info=True)
+    except Exception as error:  # a damaged file is an error of many kinds
+        raise damaged(path, error, fix=COPY) from error
+    if found["missing_keys"]:  # which would be drawn at random
+        raise damaged(path, f"no weights for {', '.join(sorted(found['missing_keys'])[:3])}", fix=COPY)
+    return model
+
+
+def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
+    try:
+        return AutoTokenizer.from_pretrained(path, local_files_only=True)
+    except Exception as error:  # as above
+        raise damaged(path, error, fix=COPY) from error

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -16,13 +17,29 @@ from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
+from open_nvib._files import digest_of_file, whole_name, write_json, write_text
 from open_nvib.errors import InputError
 from open_nvib.text.checkpoints import checkpoints, damage, writing_to
 from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.console import Bar, Console
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model import TextAutoencoder
-from open_nvib.text.run import CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER, is_run
+from open_nvib.text.run_files import (
+    CONFIG,
+    EVALUATIONS,
+    LENGTHS,
+    LOCK,
+    LOG,
+    METRICS,
+    MODEL,
+    TOKENIZER,
+    VALIDATION,
+    WEIGHTS,
+    change_metrics,
+    is_run,
+    read_config,
+    read_metrics,
+)
 from open_nvib.text.schedules import last_value
 from open_nvib.text.train_config import TrainConfig
 from open_nvib.text.trainer import AutoencoderTrainer
@@ -54,10 +71,17 @@ class Sentences(torch.utils.data.Dataset[dict[str, np.ndarray]]):
         return {"input_ids": self.tokens[self.starts[index] : self.starts[index + 1]]}
 
 
-def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -> dict[str, float]:
+def train(
+    config: TrainConfig,
+    output: str | Path,
+    *,
+    overwrite: bool = False,
+    callbacks: Sequence[TrainerCallback] = (),
+) -> dict[str, float]:
     """Train, or go on training, and write everything that later commands need to `output`.
 
     The same configuration again goes on from the last good checkpoint; another one is an InputError unless `overwrite`.
+    `callbacks` of the Hugging Face Trainer may look on.
 
     Returns:
         The metrics of the model that was kept, on validation data.
@@ -75,7 +99,7 @@ def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -
         model = make_model(config, prepared)
         if main:
             _write_run(directory, config, prepared)
-    trainer = make_trainer(config, directory, prepared, model)
+    trainer = make_trainer(config, directory, prepared, model, callbacks)
     start = last_good_checkpoint(directory / CHECKPOINTS, trainer.say)
     step = 0 if start is None else int(start.name.split("-")[1])
     if main:
@@ -93,9 +117,19 @@ def train(config: TrainConfig, output: str | Path, *, overwrite: bool = False) -
     if trainer.is_world_process_zero():
         with writing_to(directory / MODEL):
             trainer.autoencoder.save_pretrained(directory / MODEL)
-        record = {"step": trainer.state.global_step, "validation": metrics}
-        _write_atomically(directory / METRICS, json.dumps(record, indent=1) + "\n")
+        _write_metrics(directory, trainer.state.global_step, metrics)
     return metrics
+
+
+def _write_metrics(directory: Path, step: int, metrics: dict[str, float]) -> None:
+    """Beside what was measured before of this very model, whose metrics were lost."""
+    model = digest_of_file(directory / MODEL / WEIGHTS)
+
+    def change(known: dict[str, Any]) -> None:
+        same = {name: each for name, each in known.pop(EVALUATIONS, {}).items() if each.get("model") == model}
+        known.update({"step": step, VALIDATION: metrics, **({EVALUATIONS: same} if same else {})})
+
+    change_metrics(directory, change)
 
 
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
@@ -143,7 +177,11 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
 
 
 def make_trainer(
-    config: TrainConfig, directory: Path, prepared: Prepared, model: TextAutoencoder
+    config: TrainConfig,
+    directory: Path,
+    prepared: Prepared,
+    model: TextAutoencoder,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> AutoencoderTrainer:
     sentences = Sentences.of(prepared.split(config.partition, "train"))
     validation = list(prepared.split(config.partition, "validation")["input_ids"])
@@ -164,7 +202,7 @@ def make_trainer(
         args=arguments,
         train_dataset=sentences,
         eval_dataset=[],
-        callbacks=[JsonLines(directory / LOG)],
+        callbacks=[JsonLines(directory / LOG), *callbacks],
     )
     terminal = sys.stderr.isatty()
     trainer.remove_callback(ProgressCallback if terminal else PrinterCallback)
@@ -241,25 +279,20 @@ def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str
     if not directory.exists() or not any(directory.iterdir()):
         return None
     if not is_run(directory):
-        if {path.name.removesuffix(".partial") for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
+        if {whole_name(path) for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
             return None  # killed while it was begun
         raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
-    known = _with_defaults(yaml.safe_load((directory / CONFIG).read_text()), as_plain(TrainConfig()))
-    if known != as_plain(config):
-        different = sorted(_differences(known, as_plain(config)))
-        if not overwrite:
-            raise InputError(
-                f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
-                f"--overwrite to replace it."
-            )
-        _empty(directory)
-        return None
-    metrics = directory / METRICS
-    if metrics.exists() and not overwrite:
-        return json.loads(metrics.read_text())["validation"]
     if overwrite:
         _empty(directory)
-    return None
+        return None
+    known = _with_defaults(read_config(directory), as_plain(TrainConfig()))
+    if known != as_plain(config):
+        different = sorted(_differences(known, as_plain(config)))
+        raise InputError(
+            f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
+            f"--overwrite to replace it."
+        )
+    return read_metrics(directory).get(VALIDATION)  # without it, training did not get to its end
 
 
 def as_plain(config: TrainConfig) -> dict[str, Any]:
@@ -283,7 +316,7 @@ def _differences(a: Any, b: Any, path: str = "") -> set[str]:
 
 def _empty(directory: Path) -> None:
     """Remove the files of a run, and nothing else that may stand there."""
-    for name in (CONFIG, LENGTHS, LOG, METRICS):
+    for name in (CONFIG, LENGTHS, LOG, METRICS, LOCK):
         (directory / name).unlink(missing_ok=True)
     for name in (CHECKPOINTS, MODEL, TOKENIZER):
         shutil.rmtree(directory / name, ignore_errors=True)
@@ -293,14 +326,8 @@ def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None
     directory.mkdir(parents=True, exist_ok=True)
     prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
     histogram = {"partition": config.partition, "lengths": prepared.length_histogram(config.partition).tolist()}
-    _write_atomically(directory / LENGTHS, json.dumps({**histogram, "recipe": prepared.recipe}) + "\n")
-    _write_atomically(directory / CONFIG, yaml.safe_dump(as_plain(config), sort_keys=False))
-
-
-def _write_atomically(path: Path, text: str) -> None:
-    partial = path.with_name(f"{path.name}.partial")
-    partial.write_text(text)
-    partial.replace(path)
+    write_json(directory / LENGTHS, {**histogram, "recipe": prepared.recipe})
+    write_text(directory / CONFIG, yaml.safe_dump(as_plain(config), sort_keys=False))
 
 
 def _cut_log(path: Path, step: int) -> None:
@@ -309,4 +336,4 @@ def _cut_log(path: Path, step: int) -> None:
         lines = [
             line for line in path.read_text().splitlines() if line.endswith("}") and json.loads(line)["step"] <= step
         ]
-        _write_atomically(path, "".join(f"{line}\n" for line in lines))
+        write_text(path, "".join(f"{line}\n" for line in lines))

@@ -5,6 +5,9 @@ from typing import Literal
 
 from open_nvib.text.schedules import Schedule
 
+LARGEST_SEED = 2**32 - 1
+"""What every generator of random numbers takes."""
+
 
 def _check_positive(settings: object, *names: str) -> None:
     for name in names:
@@ -183,3 +186,7 @@ class TrainConfig:
     loss: LossSettings = field(default_factory=LossSettings)
     optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
     watch: WatchSettings = field(default_factory=WatchSettings)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ValueError(f"seed is {self.seed}, wanted 0 to {LARGEST_SEED}.")

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Sequence
 from typing import Protocol, runtime_checkable
 
-from open_nvib.experiments.cell import Outcome, Say
+from open_nvib.experiments.cell import Outcome
 from open_nvib.experiments.experiment import Cell
+from open_nvib.experiments.state import Say
 
 
 @runtime_checkable

@@ -10,8 +10,9 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from open_nvib.errors import InputError
-from open_nvib.experiments.cell import Outcome, Say, lost
+from open_nvib.experiments.cell import Outcome, lost, reason_of
 from open_nvib.experiments.experiment import Cell
+from open_nvib.experiments.state import Say, make_room
 
 WORK = "from open_nvib.experiments.engines.worker import main; main()"
 
@@ -50,8 +51,14 @@ class Processes:
                 raise
 
     def _run(self, cell: Cell, overwrite: bool, say: Say) -> Outcome:
+        try:
+            make_room(cell)
+            return self._run_in_process(cell, overwrite, say)
+        except (InputError, OSError) as error:
+            return Outcome(cell, "failed", reason_of(error))
+
+    def _run_in_process(self, cell: Cell, overwrite: bool, say: Say) -> Outcome:
         say(f"{cell}: started, see {cell.log_file}")
-        cell.directory.mkdir(parents=True, exist_ok=True)
         options: dict[str, Any] = {
             "folder": os.getcwd(),
             "overwrite": overwrite,

@@ -1,5 +1,6 @@
 """Cells as tasks of a Ray cluster."""
 
+import math
 import os
 import socket
 import subprocess
@@ -8,13 +9,15 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 
 from open_nvib.errors import InputError
-from open_nvib.experiments.cell import Outcome, Say, lost, reason_of
+from open_nvib.experiments.cell import Outcome, lost, note_failure, reason_of
 from open_nvib.experiments.engines.worker import work
 from open_nvib.experiments.experiment import Cell
-from open_nvib.experiments.state import STALE, read_result, read_state, write_json
+from open_nvib.experiments.state import STALE, Say, read_result, read_state, write_json
 
 RETRIES = 5
 """How often a cell may lose its worker or the worker's node. Each time it goes on from its last checkpoint."""
+FINEST = 0.0001
+"""The smallest part of a CPU or a GPU that Ray gives out."""
 ANSWER = 5.0
 """Seconds within which something must answer at the address."""
 PATIENCE = 30.0
@@ -43,8 +46,10 @@ class Ray:
     def __init__(self, address: str = "auto", *, cpus: float = 1, gpus: float = 0) -> None:
         self.address, self.cpus, self.gpus = address, cpus, gpus
         for name, value in (("cpus-per-cell", cpus), ("gpus-per-cell", gpus)):
-            if value < 0:
-                raise InputError(f"{name} is {value:g}, wanted at least 0.")
+            if value != 0 and not FINEST <= value < math.inf:
+                raise InputError(f"{name} is {value:g}, wanted 0, or from {FINEST:g} upwards.")
+        if gpus > 1 and gpus % 1:
+            raise InputError(f"gpus-per-cell is {gpus:g}, wanted a whole number, or a part of one such as 0.5.")
 
     def __enter__(self) -> "Ray":
         self.ray = _import_ray()
@@ -75,7 +80,10 @@ class Ray:
                 outcome = ray.get(ready)
             except ray.exceptions.RayError as error:
                 outcome = lost(cell, reason_of(error))
-            bring_home(outcome)
+            try:
+                bring_home(outcome)
+            except OSError as error:
+                outcome = Outcome(cell, "failed", reason_of(error))
             yield outcome
 
     def _fits(self) -> bool:
@@ -92,7 +100,7 @@ def bring_home(outcome: Outcome) -> None:
     if outcome.record is not None and (known is None or vars(known) != outcome.record):
         write_json(cell.state_file, outcome.record)
     if outcome.failure and not cell.failure_file.exists():
-        cell.failure_file.write_text(outcome.failure, encoding="utf-8")
+        note_failure(cell, outcome.failure)
 
 
 def check_cluster(address: str) -> None:

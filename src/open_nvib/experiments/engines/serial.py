@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from open_nvib.experiments.cell import Outcome, Say, run_cell
+from open_nvib.experiments.cell import Outcome, run_cell
 from open_nvib.experiments.experiment import Cell
+from open_nvib.experiments.state import Say
 
 
 class Serial:

@@ -12,6 +12,7 @@ import torch
 from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, reason_of, run_cell
 from open_nvib.experiments.experiment import Cell
+from open_nvib.experiments.state import make_room
 
 
 def work(cell: Cell, *, folder: str, overwrite: bool, wait: float, threads: int) -> Outcome:
@@ -20,7 +21,7 @@ def work(cell: Cell, *, folder: str, overwrite: bool, wait: float, threads: int)
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)  # on a machine that does not share the file system
         os.chdir(folder)
-        cell.directory.mkdir(parents=True, exist_ok=True)
+        make_room(cell)
         with cell.log_file.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
             return run_cell(cell, say=lambda text: print(text, file=log), overwrite=overwrite, wait=wait)
     except (InputError, OSError) as error:

@@ -1,6 +1,7 @@
 """One look for all figures: colours, markers, sizes, and SVG that is small, deterministic and fit for a page."""
 
 import re
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -90,7 +91,8 @@ _STYLE: Any = {
 @contextmanager
 def style() -> Iterator[None]:
     """Figures made and saved inside have the look of the report."""
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph .* missing from")  # text stays text: the reader's font draws it
         yield
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from open_nvib.report.cells import find
+from open_nvib.report.cells import find, number
 from open_nvib.report.figures.style import MUTED, ORANGE, PAPER, canvas, look_of, style, to_svg
 
 HAND_CODED = 0.5
@@ -40,9 +40,12 @@ def kept_by_length(records: Sequence[dict[str, Any]], partition: str) -> Kept | 
     sums: dict[int, np.ndarray] = {}
     for record in records:
         for row in find(record, f"reconstruction/{partition}/by_length") or []:
-            count, mean, sd = row["sentences"], row["kept"], row.get("sd") or 0.0
+            length, count, mean = (number(row, name) for name in ("length", "sentences", "kept"))
+            if length is None or count is None or mean is None:
+                continue
+            sd = number(row, "sd") or 0.0
             moments = count * np.array([1.0, mean, sd**2 + mean**2])
-            sums[row["length"]] = sums.get(row["length"], 0.0) + moments
+            sums[int(length)] = sums.get(int(length), 0.0) + moments
     lengths = sorted(length for length, moments in sums.items() if moments[0] > 0)
     if not lengths:
         return None

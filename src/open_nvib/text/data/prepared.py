@@ -16,12 +16,14 @@ import numpy as np
 from jaxtyping import Int
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
+from open_nvib._files import damaged, read_object
 from open_nvib.errors import InputError
 from open_nvib.text.data.partition import SPLITS
 
 RECORD = "recipe.json"
 TOKENIZER = "tokenizer"
 FORMAT = "open_nvib prepared text, 1"
+AGAIN = "Prepare the data again in another place, with `nvib prepare --output`."
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,10 @@ class Prepared:
             raise InputError(f"{self.path}: no split {split!r}, there is {', '.join(SPLITS)}.")
         try:
             dataset = datasets.load_from_disk(str(self.path / partition / split))
-        except (OSError, ValueError) as error:
-            raise InputError(f"{self.path}: {partition}/{split} cannot be read ({error}). Prepare again.") from error
-        assert isinstance(dataset, datasets.Dataset)
+        except Exception as error:  # a damaged file is an error of many kinds
+            raise damaged(self.path / partition / split, error, fix=AGAIN) from error
+        if not isinstance(dataset, datasets.Dataset) or "input_ids" not in dataset.column_names or not len(dataset):
+            raise damaged(self.path / partition / split, "wanted sentences under `input_ids`", fix=AGAIN)
         return dataset
 
     def length_histogram(self, partition: str) -> Int[np.ndarray, " longest"]:
@@ -104,7 +107,30 @@ def load_prepared(path: str | Path) -> Prepared:
     if not is_prepared(path):
         found = "there is no such directory" if not path.exists() else f"this has no {RECORD} of prepared data"
         raise InputError(f"{path}: {found}, wanted a directory that `nvib prepare --output {path}` writes.")
-    record = json.loads((path / RECORD).read_text(encoding="utf-8"))
+    record = read_object(path / RECORD, fix=AGAIN)
+    wrong = _wrong(record)
+    if wrong:
+        raise damaged(path / RECORD, f"missing or wrong: {', '.join(wrong)}", fix=AGAIN)
     counts = record["counts"]
     lengths = np.asarray(record["lengths"], dtype=np.int64)
     return Prepared(path, record["recipe"], list(counts["partitions"]), counts, lengths)
+
+
+def _wrong(record: dict[str, Any]) -> list[str]:
+    """What the record lacks of all that is read of it."""
+    wrong = [name for name in ("recipe", "counts") if not isinstance(record.get(name), dict)]
+    if not _are_counts(record.get("lengths")):
+        wrong.append("lengths")
+    if "counts" in wrong:
+        return wrong
+    partitions = record["counts"].get("partitions")
+    if not isinstance(partitions, dict) or not partitions:
+        return [*wrong, "counts.partitions"]
+    for name, part in partitions.items():
+        if not isinstance(part, dict) or not _are_counts(part.get("train_lengths")):
+            wrong.append(f"counts.partitions.{name}")
+    return wrong
+
+
+def _are_counts(value: Any) -> bool:
+    return isinstance(value, list) and all(type(count) is int and count >= 0 for count in value)

@@ -1,0 +1,146 @@
+"""Pieces of the page as HTML. Whatever comes from a text is escaped."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
+
+from jaxtyping import Float
+from torch import Tensor
+
+from open_nvib.text.differences import differences
+from open_nvib.text.run import TokenReport
+
+PRIOR = "(prior)"
+
+
+def readable(token: str) -> tuple[str, bool]:
+    """A token as people write it, and whether it begins a word."""
+    if token.startswith("##"):
+        return token[2:], False
+    for mark in ("Ġ", "▁"):
+        if mark in token:
+            return token.replace(mark, ""), True
+    return token, True
+
+
+def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, pooled: bool = False) -> str:
+    """The text as its tokens, darker the more of the latent's weight they have; dropped ones struck through.
+
+    With `pooled`, all tokens share the one vector there is.
+    """
+    if pooled:
+        tokens = [replace(token, kept=True, weight=1.0) for token in tokens]
+    heaviest = max((token.weight for token in tokens), default=0.0) or 1.0
+    pieces = []
+    for token in tokens:
+        text, begins = readable(token.token)
+        space = " " if begins and pieces else ""
+        if token.kept:
+            shade = round(8 + 62 * token.weight / heaviest)
+            pieces.append(
+                f'{space}<span class="nv-token" style="--shade:{shade}%" title="{_facts(token)}">{escape(text)}</span>'
+            )
+        else:
+            pieces.append(f'{space}<del class="nv-dropped" title="dropped: it has no vector">{escape(text)}</del>')
+    kept = sum(token.kept for token in tokens)
+    prior = f", the prior has {prior_weight:.0%} of the weight" if prior_weight else ""
+    line = f"one vector for all {len(tokens)} tokens" if pooled else f"{kept} of {len(tokens)} vectors kept{prior}"
+    return f'<div class="nv-text">{"".join(pieces)}</div><p class="nv-note">{line}</p>'
+
+
+def marked(before: str, after: str) -> str:
+    """The second text, with what the first does not have marked and what it lost struck through."""
+    pieces = []
+    for piece in differences(before, after):
+        if piece.same:
+            pieces.append(escape(piece.after))
+            continue
+        if piece.before:
+            pieces.append(f'<del class="nv-lost">{escape(piece.before)}</del>')
+        if piece.after:
+            pieces.append(f'<ins class="nv-new">{escape(piece.after)}</ins>')
+    note = "the same, word for word" if before.split() == after.split() else "struck: lost; underlined: new"
+    return f'<div class="nv-text">{" ".join(pieces)}</div><p class="nv-note">{note}</p>'
+
+
+def token_table(tokens: Sequence[TokenReport]) -> str:
+    """A row for each token: its pseudo-count, weight, spread and information."""
+    rows = "".join(
+        f'<tr class="{"nv-kept" if token.kept else "nv-gone"}"><th scope="row">{escape(token.token)}</th>'
+        f"<td>{_number(token.alpha, 3)}</td><td>{token.weight:.1%}</td>"
+        f"<td>{_number(token.sigma, 3)}</td><td>{_number(token.kl, 1)}</td></tr>"
+        for token in tokens
+    )
+    head = "".join(f'<th scope="col">{title}</th>' for title in ("token", "α", "weight", "mean σ", "KL (nats)"))
+    return _scrolled(f'<table class="nv-table"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>')
+
+
+def heat_map(outputs: Sequence[str], vectors: Sequence[str], weights: Float[Tensor, "outputs n"]) -> str:
+    """Which vector (column) each output token (row) was read from. Columns that nothing was read from are left out."""
+    shown = [index for index in range(len(vectors)) if weights[:, index].max().item() >= 0.005]
+    head = "".join(f'<th scope="col"><span>{escape(vectors[index])}</span></th>' for index in shown)
+    rows = []
+    for output, row in zip(outputs, weights.tolist(), strict=True):
+        cells = "".join(
+            f'<td style="--shade:{row[index]:.0%}" title="{escape(output)} from {escape(vectors[index])}: '
+            f'{row[index]:.0%}"><span class="nv-hidden">{row[index]:.0%}</span></td>'
+            for index in shown
+        )
+        rows.append(f'<tr><th scope="row">{escape(output)}</th>{cells}</tr>')
+    caption = "rows: tokens written; columns: vectors of the latent, darker the more was read from them"
+    return _scrolled(
+        f'<table class="nv-heat"><caption>{caption}</caption>'
+        f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"
+    )
+
+
+def text_list(texts: Sequence[str]) -> str:
+    """Texts one under the other, numbered."""
+    items = "".join(f"<li>{escape(text) or '<em>(empty)</em>'}</li>" for text in texts)
+    return f'<ol class="nv-list">{items}</ol>'
+
+
+def path_table(weights: Sequence[float], texts: Sequence[str]) -> str:
+    """The points of a path: how far along each is, and its text with what is new against the one before."""
+    rows, before = [], None
+    for weight, text in zip(weights, texts, strict=True):
+        told = escape(text) if before is None else _only_new(before, text)
+        rows.append(f'<tr><th scope="row">{weight:.0%}</th><td>{told}</td></tr>')
+        before = text
+    head = '<th scope="col">along</th><th scope="col">text; underlined: new since the row above</th>'
+    return f'<table class="nv-table nv-path"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+
+
+def cards(pieces: Sequence[tuple[str, str]]) -> str:
+    """Titled pieces side by side, one under the other where the page is narrow. The bodies are HTML already."""
+    made = "".join(f'<section class="nv-card"><h3>{escape(title)}</h3>{body}</section>' for title, body in pieces)
+    return f'<div class="nv-cards">{made}</div>'
+
+
+def framed(page: str, title: str) -> str:
+    """A whole page within the page, where it can run nothing."""
+    return f'<iframe class="nv-frame" sandbox title="{escape(title)}" srcdoc="{escape(page)}"></iframe>'
+
+
+def _only_new(before: str, after: str) -> str:
+    pieces = [piece for piece in differences(before, after) if piece.after]
+    return " ".join(
+        escape(piece.after) if piece.same else f'<ins class="nv-new">{escape(piece.after)}</ins>' for piece in pieces
+    )
+
+
+def _facts(token: TokenReport) -> str:
+    facts = [f"{token.weight:.1%} of the weight"]
+    facts += [f"α {token.alpha:.3f}"] if token.alpha is not None else []
+    facts += [f"mean σ {token.sigma:.3f}"] if token.sigma is not None else []
+    facts += [f"KL {token.kl:.1f} nats"] if token.kl is not None else []
+    return ", ".join(facts)
+
+
+def _number(value: float | None, decimals: int) -> str:
+    return "–" if value is None else f"{value:.{decimals}f}"
+
+
+def _scrolled(table: str) -> str:
+    """Wide tables scroll within the page, by the keyboard too."""
+    return f'<div class="nv-scroll" tabindex="0">{table}</div>'

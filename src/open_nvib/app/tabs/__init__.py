@@ -1,0 +1,1 @@
+"""A file for each tab: `add(page)` puts it there."""

@@ -1,0 +1,76 @@
+import torch
+
+from open_nvib.app.html import (
+    cards,
+    framed,
+    heat_map,
+    marked,
+    path_table,
+    readable,
+    text_list,
+    token_strip,
+    token_table,
+)
+from open_nvib.text.run import TokenReport
+
+EVIL = '<script>alert("x")</script>'
+
+
+def token(text, weight=0.5, kept=True):
+    return TokenReport(text, weight, weight, kept, 0.1, 3.0)
+
+
+def test_tokens_are_written_as_words():
+    assert [readable(text) for text in ("the", "##ing", "Ġhouse", "▁house")] == [
+        ("the", True),
+        ("ing", False),
+        ("house", True),
+        ("house", True),
+    ]
+
+
+def test_dropped_tokens_are_struck_through_and_pieces_of_words_hang_together():
+    page = token_strip([token("walk"), token("##ing"), token("far", 0.0, kept=False)], 0.25)
+    assert ">walk</span><span" in page
+    assert '</span> <del class="nv-dropped"' in page
+    assert "2 of 3 vectors kept, the prior has 25% of the weight" in page
+
+
+def test_the_heaviest_token_is_the_darkest():
+    page = token_strip([token("a", 0.2), token("b", 0.4)])
+    assert page.index("--shade:39%") < page.index("--shade:70%")
+
+
+def test_of_a_pooled_latent_no_token_is_called_dropped():
+    page = token_strip([token("a"), token("b", 0.0, kept=False)], pooled=True)
+    assert "<del" not in page
+    assert "one vector for all 2 tokens" in page
+
+
+def test_differences_are_marked():
+    page = marked("the cat sat", "the dog sat")
+    assert '<del class="nv-lost">cat</del> <ins class="nv-new">dog</ins>' in page
+    assert "word for word" in marked("a b", "a b")
+
+
+def test_vectors_that_nothing_was_read_from_have_no_column():
+    page = heat_map(["x"], ["read", "unread"], torch.tensor([[1.0, 0.0]]))
+    assert "<span>read</span>" in page
+    assert "unread" not in page
+
+
+def test_nothing_from_a_text_is_markup():
+    pieces = [
+        token_strip([token(EVIL)]),
+        token_strip([token(EVIL, 0.0, kept=False)]),
+        marked(EVIL, EVIL + " y"),
+        marked("x", EVIL),
+        token_table([token(EVIL)]),
+        heat_map([EVIL], [EVIL], torch.ones(1, 1)),
+        text_list([EVIL]),
+        path_table([0.0, 1.0], [EVIL, EVIL + " y"]),
+        cards([(EVIL, "")]),
+        framed(EVIL, EVIL),
+    ]
+    assert not any("<script" in piece for piece in pieces)
+    assert not any('"x"' in piece for piece in pieces)

@@ -1,0 +1,173 @@
+"""The page in a real browser, each tab used as a person would."""
+
+import re
+
+import pytest
+
+pytest.importorskip("gradio")
+from open_nvib.app.tabs.edit import edit, vectors_of
+
+playwright = pytest.importorskip("playwright.sync_api")
+expect = playwright.expect
+SLOW = 30_000
+
+
+@pytest.fixture
+def page(browser, address):
+    """The page as it opens; whatever goes wrong in it, or leaves this machine, fails the test."""
+    opened = browser.new_page(viewport={"width": 1280, "height": 900})
+    opened.set_default_timeout(SLOW)
+    expect.set_options(timeout=SLOW)
+    troubles = []
+    opened.on("console", lambda line: troubles.append(line.text) if line.type == "error" else None)
+    opened.on("pageerror", lambda error: troubles.append(str(error)))
+    opened.on(
+        "response", lambda answer: troubles.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None
+    )
+
+    def local(request) -> None:
+        if not request.url.startswith((address, "data:", "blob:", "about:")):
+            troubles.append(f"asked elsewhere: {request.url}")
+
+    opened.on("request", local)
+    opened.goto(address)
+    expect(opened.locator("#inspect-strip")).to_contain_text("vectors kept")
+    yield opened
+    opened.close()
+    assert troubles == []
+
+
+def send(page, name: str, text: str) -> None:
+    """Type into a box and press Enter."""
+    box = page.locator(f"#{name} textarea, #{name} input").first
+    box.fill(text)
+    box.press("Enter")
+
+
+def test_inspect(page, known):
+    send(page, "inspect-text", known[0])
+    expect(page.locator("#inspect-reconstruction")).to_contain_text("word for word")
+    rows = page.locator("#inspect-heat tbody tr")
+    expect(rows.last.locator("th")).to_have_text("(end)")
+    page.get_by_role("button", name="Token by token").click()
+    expect(page.locator("#inspect-table tbody tr").first).to_be_visible()
+    cells = page.locator("#inspect-table tbody tr").first.locator("td").all_inner_texts()
+    assert [cell != "–" for cell in cells] == [True] * 4
+
+
+def test_inspect_with_the_keyboard_alone(page, known):
+    page.locator("#inspect-text textarea").focus()
+    page.keyboard.press("Control+A")
+    page.keyboard.type(known[1])
+    page.keyboard.press("Enter")
+    expect(page.locator("#inspect-reconstruction")).to_contain_text(known[1].split()[-2])
+    page.get_by_role("tab", name="Inspect").focus()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("tab", name="Edit")).to_have_attribute("aria-selected", "true")
+
+
+def test_an_example_can_be_clicked_on(page):
+    example = page.get_by_role("tabpanel").first.locator("button.gallery-item, .gallery button").nth(1)
+    words = example.inner_text().rstrip(".").split()
+    example.click()
+    expect(page.locator("#inspect-text textarea")).to_have_value(re.compile(re.escape(words[0])))
+
+
+def test_a_bad_sentence_is_a_message_on_the_page(page):
+    send(page, "inspect-text", "   ")
+    expect(page.get_by_test_id("toast-body").first).to_contain_text("Type at least a word")
+
+
+def vector_that_matters(run, texts: list[str]) -> tuple[str, int]:
+    """A text, and the place among its vectors of one without which it is decoded otherwise."""
+    for text in texts:
+        for place, (_, index) in enumerate(vectors_of(run, text)):
+            if "word for word" not in edit(run, text, {index: 0.0}):
+                return text, place
+    raise AssertionError("no single vector matters to any of these texts")
+
+
+def test_edit_takes_a_word_away(page, runs, known):
+    text, place = vector_that_matters(runs["nvae"], known)
+    page.get_by_role("tab", name="Edit").click()
+    send(page, "edit-text", text)
+    boxes = page.locator("#edit-vectors input[type=checkbox]")
+    expect(boxes).to_have_count(len(vectors_of(runs["nvae"], text)))
+    expect(page.locator("#edit-decoded")).to_contain_text("word for word")
+    boxes.nth(place).uncheck()
+    expect(page.locator("#edit-decoded .nv-lost, #edit-decoded .nv-new").first).to_be_visible()
+    boxes.nth(place).check()
+    expect(page.locator("#edit-decoded")).to_contain_text("word for word")
+    page.locator("#edit-vector input").click()
+    page.get_by_role("option").nth(place).click()
+    number = page.locator("#edit-factor input[type=number]")
+    number.fill("0")
+    number.press("Enter")
+    expect(page.locator("#edit-decoded .nv-lost, #edit-decoded .nv-new").first).to_be_visible()
+
+
+def test_generate_gives_the_same_texts_for_the_same_seed(page):
+    page.get_by_role("tab", name="Generate").click()
+    texts = page.locator("#generate-texts li")
+    page.locator("#generate-go").click()
+    expect(texts).to_have_count(8)
+    first = texts.all_inner_texts()
+    page.locator("#generate-seed input").fill("7")
+    page.locator("#generate-go").click()
+    expect(texts.first).not_to_have_text(first[0])
+    page.locator("#generate-seed input").fill("0")
+    page.locator("#generate-go").click()
+    expect(texts.first).to_have_text(first[0])
+    assert texts.all_inner_texts() == first
+
+
+def test_interpolate_goes_from_one_to_the_other(page, known):
+    page.get_by_role("tab", name="Interpolate").click()
+    page.locator("#interpolate-from textarea").fill(known[0])
+    page.locator("#interpolate-to textarea").fill(known[1])
+    page.locator("#interpolate-go").click()
+    rows = page.locator("#interpolate-path tbody td")
+    expect(rows).to_have_count(9)
+    assert rows.first.inner_text() == known[0]
+    assert rows.last.inner_text() == known[1]
+    number = page.locator("#interpolate-at input[type=number]")
+    number.fill("0")
+    number.press("Enter")
+    expect(page.locator("#interpolate-point")).to_contain_text("word for word")
+
+
+def test_compare_shows_the_runs_side_by_side(page, known):
+    page.get_by_role("tab", name="Compare").click()
+    send(page, "compare-text", known[0])
+    cards = page.locator("#compare-cards section")
+    expect(cards).to_have_count(3)
+    expect(cards.nth(0)).to_contain_text("nvae (NVAE)")
+    expect(cards.nth(1).locator("del.nv-dropped").first).to_be_visible()
+    expect(cards.nth(2)).to_contain_text("one vector for all")
+    page.locator("#compare-runs").get_by_label("vtp").uncheck()
+    expect(cards).to_have_count(2)
+
+
+def test_report_shows_the_metrics_of_the_run(page):
+    page.get_by_role("tab", name="Report").click()
+    frame = page.frame_locator("#report-frame iframe")
+    expect(frame.get_by_role("heading", level=1)).to_contain_text("NVAE")
+    expect(frame.locator("svg").first).to_be_visible()
+
+
+def test_another_run_can_be_chosen(page, known):
+    send(page, "inspect-text", known[0])
+    expect(page.locator("#inspect-reconstruction")).to_contain_text("word for word")
+    page.locator("#run input").click()
+    page.get_by_role("option", name="vts").click()
+    expect(page.locator("#inspect-strip del.nv-dropped").first).to_be_visible()
+    page.get_by_role("tab", name="Generate").click()
+    expect(page.locator("#generate-delta")).to_be_hidden()
+
+
+def test_nothing_sticks_out_of_a_narrow_screen(page, known):
+    page.set_viewport_size({"width": 375, "height": 700})
+    send(page, "inspect-text", known[0])
+    expect(page.locator("#inspect-reconstruction")).to_contain_text("word for word")
+    assert page.evaluate("document.documentElement.scrollWidth") <= 375

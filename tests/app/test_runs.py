@@ -1,0 +1,42 @@
+import json
+from pathlib import Path
+
+import pytest
+
+from open_nvib.app.runs import EXAMPLES, _names, example_texts, open_runs
+from open_nvib.errors import InputError
+from open_nvib.text.run import Run
+
+
+def test_names_are_as_long_as_they_must_be():
+    assert _names([Path("/x/runs/nvae")]) == ["nvae"]
+    assert _names([Path("/x/runs/nvae"), Path("/x/runs/vt")]) == ["nvae", "vt"]
+    assert _names([Path("/x/nvae/seed-0/run"), Path("/x/vt/seed-0/run")]) == ["nvae", "vt"]
+    assert _names([Path("/x/vt/seed-0/run"), Path("/x/vt/seed-1/run")]) == ["seed-0", "seed-1"]
+    assert _names([Path("/x/a/vt"), Path("/x/b/vt"), Path("/x/b/t")]) == ["a/vt", "b/vt", "b/t"]
+
+
+def test_a_run_that_is_given_twice_is_opened_once(trained):
+    assert list(open_runs([trained.path, str(trained.path)])) == [trained.path.name]
+
+
+def test_no_run_is_an_error():
+    with pytest.raises(InputError, match="no run given"):
+        open_runs([])
+
+
+def test_texts_to_try_come_from_the_evaluation_where_there_is_one(trained, tmp_path):
+    examples = [{"text": text, "reconstruction": ""} for text in ("one text", "another text", "x" * 200)]
+    record = {"evaluations": {"validation-causal": {"reconstruction": {"short": {"examples": examples}}}}}
+    (tmp_path / "metrics.json").write_text(json.dumps(record))
+    run = Run(tmp_path, trained.model, trained.tokenizer, trained.histogram)
+    assert example_texts(run) == ["one text", "another text"]
+
+
+@pytest.mark.parametrize("damaged", ["", "[]", '{"evaluations": 3}', '{"evaluations": {}}'])
+def test_without_one_they_come_from_the_prior(trained, tmp_path, damaged):
+    (tmp_path / "metrics.json").write_text(damaged)
+    run = Run(tmp_path, trained.model, trained.tokenizer, trained.histogram)
+    texts = example_texts(run)
+    assert 2 <= len(texts) <= 4
+    assert set(texts).isdisjoint(EXAMPLES)

@@ -1,0 +1,180 @@
+"""The server around the page: what it takes, and what it does not give."""
+
+import contextlib
+import json
+import socket
+import threading
+import time
+import uuid
+
+import pytest
+
+gr, httpx = pytest.importorskip("gradio"), pytest.importorskip("httpx")
+
+from open_nvib.app.limits import MAX_BODY  # noqa: E402
+from open_nvib.app.serve import serve  # noqa: E402
+from open_nvib.errors import InputError  # noqa: E402
+
+
+def call(client, handler: str, values: list, *, timeout: float = 60.0) -> dict:
+    """Press a button as the page's script does: join the queue, then read until the result is there."""
+    session = uuid.uuid4().hex
+    index = handlers(client)[handler]
+    body = {"data": values, "fn_index": index, "session_hash": session, "event_data": None, "trigger_id": None}
+    client.post("/gradio_api/queue/join", json=body).raise_for_status()
+    with client.stream("GET", f"/gradio_api/queue/data?session_hash={session}", timeout=timeout) as events:
+        events.raise_for_status()
+        for line in events.iter_lines():
+            if line.startswith("data:"):
+                event = json.loads(line[5:])
+                if event["msg"] == "process_completed":
+                    return event
+    raise AssertionError(f"{handler}: the server hung up before the result")
+
+
+def handlers(client) -> dict[str, int]:
+    """The index of the first event of each tab's handler, by the element it writes to."""
+    config = client.get("/config").json()
+    names = {part["id"]: part["props"].get("elem_id") for part in config["components"]}
+    found: dict[str, int] = {}
+    for dependency in config["dependencies"]:
+        for output in dependency["outputs"]:
+            found.setdefault(names.get(output) or "", dependency["id"])
+    return found
+
+
+@pytest.fixture
+def client(address):
+    with httpx.Client(base_url=address, timeout=60.0) as opened:
+        yield opened
+
+
+def test_a_handler_answers(client, known):
+    event = call(client, "inspect-strip", ["nvae", known[0]])
+    assert event["success"]
+    strip, reconstruction, table, heat = event["output"]["data"]
+    assert "vectors kept" in strip
+    assert "word for word" in reconstruction
+    assert "<table" in table
+    assert "(prior)" in heat or "<table" in heat
+
+
+@pytest.mark.parametrize(
+    ("handler", "values", "wanted"),
+    [
+        ("inspect-strip", ["nvae", "   "], "empty"),
+        ("inspect-strip", ["nvae", None], "empty"),
+        ("inspect-strip", ["nvae", "word " * 300], "tokens"),
+        ("inspect-strip", ["nvae", "x" * 5000], "letters"),
+        ("inspect-strip", ["/etc", "a sentence"], "not in the list"),
+        ("generate-texts", ["nvae", 10_000, 0, True, 5, 0.3], "greater than maximum"),
+        ("generate-texts", ["nvae", 5, -1, True, 5, 0.3], "seed"),
+        ("generate-texts", ["nvae", 5, 0, False, 10**9, 0.3], "greater than maximum"),
+        ("generate-texts", ["nvae", 5, 0, True, 5, -3], "less than minimum"),
+        ("compare-cards", [[], "a sentence"], "no run is chosen"),
+    ],
+)
+def test_a_bad_input_is_a_message_and_not_a_traceback(client, handler, values, wanted):
+    event = call(client, handler, values)
+    assert not event["success"]
+    said = json.dumps(event["output"], ensure_ascii=False)
+    assert wanted in said
+    assert "Traceback" not in said
+    assert ".py" not in said
+
+
+def test_markup_in_a_text_is_shown_as_text(client):
+    event = call(client, "inspect-strip", ["nvae", "<img src=x onerror=alert(1)> the council"])
+    assert "<img" not in json.dumps(event["output"]["data"])
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/gradio_api/file=/etc/passwd",
+        "/file=/etc/passwd",
+        "/gradio_api/file=../../../../etc/passwd",
+        "/static/../../../../etc/passwd",
+        "/static/%2e%2e/%2e%2e/%2e%2e/%2e%2e/etc/passwd",
+        "/assets/..%2f..%2f..%2f..%2fetc/passwd",
+        "/gradio_api/proxy=http://127.0.0.1:22/",
+        "/docs",
+        "/openapi.json",
+    ],
+)
+def test_files_of_the_machine_stay_there(client, path):
+    response = client.get(path)
+    assert "root:" not in response.text
+    assert response.status_code >= 400
+
+
+def test_files_of_the_run_stay_there_too(client, trained):
+    for path in (trained.path / "config.yaml", trained.path / "model" / "model.safetensors"):
+        assert client.get(f"/gradio_api/file={path}").status_code >= 400
+
+
+def test_nothing_can_be_uploaded(client):
+    response = client.post("/gradio_api/upload", files={"files": ("a.txt", b"hello")})
+    assert response.status_code == 403
+
+
+def test_large_requests_are_refused(client):
+    body = b"x" * (MAX_BODY + 1)
+    assert client.post("/gradio_api/queue/join", content=body).status_code == 413
+    pieces = (body[start : start + 65536] for start in range(0, len(body), 65536))  # without a length in the header
+    with contextlib.suppress(httpx.HTTPError):  # hung up on: as good
+        assert client.post("/gradio_api/queue/join", content=pieces).status_code >= 400
+
+
+def test_a_port_in_use_is_named(runs):
+    from open_nvib.app import make_app
+
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 is in use"):
+            serve(make_app({"nvae": runs["nvae"]}), port=port, wait=False)
+
+
+@pytest.mark.parametrize("port", [0, -1, 70_000])
+def test_a_port_that_is_none_is_an_error(port):
+    with pytest.raises(InputError, match="wanted 1 to 65535"):
+        serve(gr.Blocks(), port=port, wait=False)
+
+
+def test_a_host_that_is_not_ours_is_an_error():
+    with pytest.raises(InputError, match="cannot be served"):
+        serve(gr.Blocks(), host="192.0.2.1", port=7861, wait=False)
+
+
+@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
+def test_twenty_people_at_once(address, known, seconds):
+    ends = time.monotonic() + seconds
+    requests = [
+        ("inspect-strip", ["nvae", known[0]]),
+        ("generate-texts", ["nvae", 4, 1, True, 5, 0.3]),
+        ("compare-cards", [["nvae", "vts"], known[1]]),
+        ("interpolate-point", ["nvae", known[0], known[1], 0.5]),
+    ]
+    done, failed = [], []
+
+    def person(number: int) -> None:
+        with httpx.Client(base_url=address, timeout=60.0) as client:
+            turn = number
+            while time.monotonic() < ends:
+                handler, values = requests[turn % len(requests)]
+                try:
+                    event = call(client, handler, values)
+                    (done if event["success"] else failed).append(handler)
+                except Exception as error:
+                    failed.append(f"{handler}: {error!r}")
+                turn += 1
+
+    people = [threading.Thread(target=person, args=(number,)) for number in range(20)]
+    for one in people:
+        one.start()
+    for one in people:
+        one.join()
+    assert failed == []
+    assert len(done) >= 20

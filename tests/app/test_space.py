@@ -1,0 +1,40 @@
+"""The Space starts, as its own process, with nothing but its files and a run."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+httpx = pytest.importorskip("httpx")
+SPACE = Path(__file__).parents[2] / "spaces" / "app.py"
+
+
+def test_the_space_serves_the_page(trained):
+    pytest.importorskip("gradio")
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    settings = {"RUNS": str(trained.path), "GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port)}
+    process = subprocess.Popen(
+        [sys.executable, str(SPACE)], env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
+    )
+    try:
+        ends = time.monotonic() + 120
+        while time.monotonic() < ends and process.poll() is None:
+            try:
+                page = httpx.get(f"http://127.0.0.1:{port}/", timeout=5.0)
+                break
+            except httpx.HTTPError:
+                time.sleep(0.5)
+        else:
+            process.kill()
+            pytest.fail(f"the Space did not start: {process.communicate()[0].decode()[-2000:]}")
+        assert page.status_code == 200
+        assert "open_nvib" in page.text
+    finally:
+        process.terminate()
+        process.wait(30)

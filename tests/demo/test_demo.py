@@ -1,0 +1,87 @@
+"""The demo on a text of one's own, for real and in small; and what it says."""
+
+import io
+
+import pytest
+from small_text import make_sentences
+
+from open_nvib.demo import DemoConfig, demo
+from open_nvib.demo.summary import numbers, sentence
+from open_nvib.demo.terminal import Terminal
+from open_nvib.errors import InputError
+from open_nvib.text.run import TokenReport
+
+
+def token(text, kept):
+    return TokenReport(text, float(kept), float(kept), kept, None, None)
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """A text of one's own, in a folder to work in."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text(" ".join(make_sentences(400)))
+    return DemoConfig(data="my.txt", steps=3, samples=8, scorer_steps=3)
+
+
+def test_it_goes_from_a_text_to_a_page_and_then_on_from_what_is_there(small, tmp_path):
+    first, second = io.StringIO(), io.StringIO()
+    assert demo(small, Terminal.of(first)) == tmp_path.joinpath("demo-my/run").relative_to(tmp_path)
+    said = first.getvalue()
+    for piece in ("1. The text", "2. Training", "3. Measuring", "Samples", "An interpolation", "BLEU", "nvib app"):
+        assert piece in said, piece
+    assert "→" in said.partition("3. Measuring")[0]  # a reconstruction while it trains
+    assert (tmp_path / "demo-my" / "report.html").read_text().startswith("<!doctype html>")
+    weights = tmp_path / "demo-my" / "run" / "model" / "model.safetensors"
+    before = weights.stat().st_mtime_ns
+    demo(small, Terminal.of(second))
+    assert weights.stat().st_mtime_ns == before
+    shown = "Reconstructions"
+    assert second.getvalue().partition(shown)[2] == said.partition(shown)[2]
+
+
+def test_a_text_with_less_than_a_batch_is_enough(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text("\n".join(make_sentences(40)))
+    out = io.StringIO()
+    demo(DemoConfig(data="my.txt", layout="sentences", steps=2, samples=4, scorer_steps=2), Terminal.of(out))
+    assert "Where to go on" in out.getvalue()
+
+
+def test_a_file_that_is_not_there_is_one_line(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.txt: no such file"):
+        demo(DemoConfig(data=str(tmp_path / "nowhere.txt")), Terminal.of(io.StringIO()))
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"samples": 1}, {"seed": -1}])
+def test_numbers_have_bounds(wrong):
+    with pytest.raises(InputError, match="wanted at least"):
+        DemoConfig(**wrong)
+
+
+def test_each_text_has_a_place_of_its_own():
+    assert str(DemoConfig().directory) == "demo"
+    assert str(DemoConfig(data="texts/my.txt").directory) == "demo-my"
+    assert str(DemoConfig(data="texts/my.txt", output="there").directory) == "there"
+
+
+def test_dropped_words_and_pieces_are_struck():
+    tokens = [token("the", True), token("mus", False), token("##eum", False), token("open", True), token("##ed", False)]
+    plain, styled = Terminal(io.StringIO(), style=False), Terminal(io.StringIO(), style=True)
+    assert sentence(plain, tokens) == "the -museum- open-ed-"
+    assert "\x1b[2;9mmuseum\x1b[0m" in sentence(styled, tokens)
+
+
+def test_numbers_are_told_as_they_are():
+    record = {
+        "reconstruction": {
+            "short": {"bleu": 91.25, "exact": 0.7, "kept": 0.52},
+            "long": {"bleu": 40.0, "exact": 0.0, "kept": 0.4},
+        },
+        "latent": {"kl_gaussian": 812.4},
+    }
+    told = numbers(record)
+    assert told[0].startswith("BLEU 91.2, 70% word for word (short):")
+    assert "lengths it never saw" in told[2]
+    assert not any("PPL" in line for line in told)
+    assert told[-1].startswith("812 nats")
