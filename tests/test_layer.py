@@ -228,6 +228,25 @@ def test_alpha_in_deltas_follows_delta(hidden):
     torch.testing.assert_close(layer(hidden).alpha[:, :-1], 10 * before)
 
 
+def test_contrast_is_by_how_much_tokens_differ(hidden):
+    layer = nv.NVIB(P, input_size=SIZE, alpha_contrast=1.0, alpha_activation="softplus")
+    plain = nv.NVIB(P, input_size=SIZE, alpha_activation="softplus")
+    plain.load_state_dict({name: x for name, x in layer.state_dict().items() if name != "alpha_contrast"})
+    torch.testing.assert_close(layer(hidden).alpha, plain(hidden).alpha)
+    spreads = []
+    for contrast in (1.0, 0.5, 0.0):
+        layer.set_alpha_contrast(contrast)
+        spreads.append(layer(hidden).alpha[:, :-1].std().item())
+    assert spreads[0] > spreads[1] > spreads[2]
+    assert spreads[2] == pytest.approx(0.0, abs=1e-6)
+    assert layer.state_dict()["alpha_contrast"] == 0.0
+
+
+def test_without_contrast_gathering_is_a_stride(hidden):
+    layer = gathering_layer(alpha_contrast=0.0, keep_share=0.5)
+    assert (layer(hidden.repeat(1, 2, 1)).alpha[0, :-1] > 0).tolist() == [True, False] * N
+
+
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
 def test_a_share_that_is_none_is_an_error(share):
     with pytest.raises(ValueError, match=r"NVIB: keep_share is .*, wanted a number above 0 and at most 1\."):
@@ -239,6 +258,10 @@ def test_a_share_that_is_none_is_an_error(share):
 def test_mistakes_with_gathering_are_explained():
     with pytest.raises(ValueError, match=r"Build it with keep_share"):
         nv.NVIB(P).set_keep_share(0.5)
+    with pytest.raises(ValueError, match=r"Build it with alpha_contrast"):
+        nv.NVIB(P).set_alpha_contrast(0.5)
+    with pytest.raises(ValueError, match=r"alpha_contrast is 1.5, wanted a number from 0 to 1\."):
+        nv.NVIB(P, alpha_contrast=1.5)
     with pytest.raises(ValueError, match="alpha_unit"):
         nv.NVIB(P, alpha_unit="two")
     with pytest.raises(ValueError, match="delta is 0"):

@@ -37,6 +37,8 @@ class NVIB(nn.Module):
         delta: Δ, the pseudo-count that the conditional prior expects of each token; 0 is the plain prior.
         alpha_activation: "relu" (the paper's: α reaches exactly 0) or "softplus" (smooth, α stays above 0).
         alpha_unit: what a count of 1 of the projection is: "one" (the paper's), or "delta", so that α follows Δ.
+        alpha_contrast: by how much tokens may differ in α, from 0 (all alike, whatever was learned) to 1. None is the
+            paper's, which is 1 and does not change.
         keep_share: s, how many vectors there are for each token. Neighbouring tokens share one until it holds Δ/s, what
             the prior expects of 1/s tokens (`open_nvib.gathering`). None is the paper's: each token has its own.
         prior_mu, prior_sigma: the Gaussian G₀^p, as one number or one for each dimension.
@@ -46,6 +48,7 @@ class NVIB(nn.Module):
     prior_log_sigma: Tensor
     alpha0_p: Tensor
     delta: Tensor
+    alpha_contrast: Tensor | None
     keep_share: Tensor | None
 
     def __init__(
@@ -57,6 +60,7 @@ class NVIB(nn.Module):
         delta: float = 1.0,
         alpha_activation: str = "relu",
         alpha_unit: str = "one",
+        alpha_contrast: float | None = None,
         keep_share: float | None = None,
         prior_mu: float | Float[Tensor, " p"] = 0.0,
         prior_sigma: float | Float[Tensor, " p"] = 1.0,
@@ -74,7 +78,10 @@ class NVIB(nn.Module):
         self.register_buffer("prior_mu", _vector("prior_mu", prior_mu, p))
         self.register_buffer("prior_log_sigma", _vector("prior_sigma", prior_sigma, p, positive=True).log())
         self.register_buffer("alpha0_p", torch.tensor(_number("alpha0_p", alpha0_p, positive=True)))
-        self.register_buffer("keep_share", None if keep_share is None else torch.tensor(_share(keep_share)))
+        contrast = None if alpha_contrast is None else torch.tensor(_share("alpha_contrast", alpha_contrast, zero=True))
+        self.register_buffer("alpha_contrast", contrast)
+        share = None if keep_share is None else torch.tensor(_share("keep_share", keep_share))
+        self.register_buffer("keep_share", share)
         self.register_buffer("delta", torch.tensor(self._delta(delta)))
         self.reset_parameters()
 
@@ -104,7 +111,15 @@ class NVIB(nn.Module):
         """Change the share of vectors of a layer that gathers, as a schedule does while training."""
         if self.keep_share is None:
             raise ValueError("NVIB: this layer keeps a vector for each token. Build it with keep_share to change it.")
-        self.keep_share.fill_(_share(share))
+        self.keep_share.fill_(_share("keep_share", share))
+
+    def set_alpha_contrast(self, contrast: float) -> None:
+        """Change by how much tokens may differ in α, as a schedule does while training."""
+        if self.alpha_contrast is None:
+            raise ValueError(
+                "NVIB: this layer has the contrast of the paper. Build it with alpha_contrast to change it."
+            )
+        self.alpha_contrast.fill_(_share("alpha_contrast", contrast, zero=True))
 
     @property
     def prior(self) -> ConditionalBDP:
@@ -123,7 +138,7 @@ class NVIB(nn.Module):
         mask = self._check(hidden, mask)
         hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # whatever stands on padding, NaN too, goes no further
         dtype = at_least_float32(hidden.dtype)
-        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](self.to_alpha(hidden).squeeze(-1).to(dtype))
+        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](self._scores(hidden).to(dtype))
         alpha = (alpha * self.delta if self.alpha_unit == "delta" else alpha).masked_fill(~mask, 0.0)
         if self.keep_share is not None:
             gathered = gather(alpha, hidden, per_component=self.delta / self.keep_share)
@@ -143,6 +158,12 @@ class NVIB(nn.Module):
             mask=F.pad(mask, (0, 1), value=True),
             prior=self.prior,
         )
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """The projection to α, before the activation."""
+        if self.alpha_contrast is None:
+            return self.to_alpha(hidden).squeeze(-1)
+        return F.linear(hidden, self.to_alpha.weight * self.alpha_contrast, self.to_alpha.bias).squeeze(-1)
 
     def _check(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         check_floating("NVIB", "hidden", hidden)
@@ -169,11 +190,12 @@ def _number(name: str, value: float, *, positive: bool = False) -> float:
     return float(value)
 
 
-def _share(share: float) -> float:
+def _share(name: str, share: float, *, zero: bool = False) -> float:
+    wanted = f"a number {'from' if zero else 'above'} 0 {'' if zero else 'and '}{'to' if zero else 'at most'} 1"
     if isinstance(share, bool) or not isinstance(share, (int, float)):
-        raise TypeError(f"NVIB: keep_share is {share!r}, wanted a number above 0 and at most 1.")
-    if not 0 < share <= 1:
-        raise ValueError(f"NVIB: keep_share is {share}, wanted a number above 0 and at most 1.")
+        raise TypeError(f"NVIB: {name} is {share!r}, wanted {wanted}.")
+    if not (0 < share <= 1 or (zero and share == 0)):
+        raise ValueError(f"NVIB: {name} is {share}, wanted {wanted}.")
     return float(share)
 
 

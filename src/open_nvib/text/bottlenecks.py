@@ -149,6 +149,7 @@ class NVIBBottleneck(nn.Module):
             delta=config.delta,
             alpha_activation=config.alpha_activation,
             alpha_unit=config.alpha_unit,
+            alpha_contrast=config.alpha_contrast,
             keep_share=config.keep_share,
         )
         self.kappa: int = config.kappa

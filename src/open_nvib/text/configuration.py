@@ -27,7 +27,7 @@ class TextAutoencoderConfig(PreTrainedConfig):
             a stride) or "nvae" (NVIB).
         pooling: of "vtp": "mean", "max" or "cls", the first vector.
         stride: of "vts": the share of vectors dropped.
-        alpha0_p, delta, alpha_activation, alpha_unit, keep_share: of "nvae": see `open_nvib.NVIB`.
+        alpha0_p, delta, alpha_activation, alpha_unit, alpha_contrast, keep_share: of "nvae": see `open_nvib.NVIB`.
         gamma_method: of "nvae": how weights are sampled, "paper" or "implicit".
         kappa: of "nvae": vectors sampled from each component.
         kl_form: of "nvae": "expected" or "exact".
@@ -58,6 +58,7 @@ class TextAutoencoderConfig(PreTrainedConfig):
     delta: float | int = 1.0
     alpha_activation: Literal["relu", "softplus"] = "relu"
     alpha_unit: Literal["one", "delta"] = "one"
+    alpha_contrast: float | int | None = None
     keep_share: float | int | None = None
     gamma_method: Literal["paper", "implicit"] = "paper"
     kappa: int = 1

@@ -168,6 +168,7 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         lambda_g=last_value(config.loss.lambda_g),
         lambda_d=last_value(config.loss.lambda_d),
         delta=last_value(config.loss.delta),
+        alpha_contrast=None if config.loss.alpha_contrast is None else last_value(config.loss.alpha_contrast),
         keep_share=None if config.loss.keep_share is None else last_value(config.loss.keep_share),
         **asdict(config.model),
     )

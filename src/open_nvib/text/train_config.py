@@ -82,6 +82,7 @@ class LossSettings:
         lambda_g: λ′_G, which presses on the content of the vectors.
         lambda_d: λ′_D, which presses on their number.
         delta: Δ, the pseudo-count that the conditional prior expects of each token.
+        alpha_contrast: of nvae: by how much tokens may differ in α, from 0 (all alike) to 1, which is the paper's.
         keep_share: of nvae: vectors for each token, above 0 and at most 1: neighbouring tokens share one. The paper's
             NVAE, a vector for each token, if not given.
     """
@@ -89,14 +90,22 @@ class LossSettings:
     lambda_g: float | Schedule = 0.01
     lambda_d: float | Schedule = 1.0
     delta: float | Schedule = 1.0
+    alpha_contrast: float | Schedule | None = None
     keep_share: float | Schedule | None = None
 
     def __post_init__(self) -> None:
-        share = self.keep_share
-        ends = (share.start, share.end) if isinstance(share, Schedule) else () if share is None else (share,)
-        for end in ends:
+        for end in _ends(self.keep_share):
             if not 0 < end <= 1:
                 raise ValueError(f"keep_share is {end}, wanted a share above 0 and at most 1.")
+        for end in _ends(self.alpha_contrast):
+            if not 0 <= end <= 1:
+                raise ValueError(f"alpha_contrast is {end}, wanted a number from 0 to 1.")
+
+
+def _ends(number: float | Schedule | None) -> tuple[float, ...]:
+    if isinstance(number, Schedule):
+        return number.start, number.end
+    return () if number is None else (number,)
 
 
 @dataclass(frozen=True)

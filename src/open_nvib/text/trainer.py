@@ -57,6 +57,8 @@ class AutoencoderTrainer(Trainer):
         bottleneck = self.autoencoder.encoder.bottleneck
         if isinstance(bottleneck, NVIBBottleneck):
             bottleneck.nvib.set_delta(value_at(self.settings.delta, step))
+            if self.settings.alpha_contrast is not None:
+                bottleneck.nvib.set_alpha_contrast(value_at(self.settings.alpha_contrast, step))
             if self.settings.keep_share is not None:
                 bottleneck.nvib.set_keep_share(value_at(self.settings.keep_share, step))
         return value_at(self.settings.lambda_g, step), value_at(self.settings.lambda_d, step)
