@@ -239,6 +239,8 @@ def test_contrast_is_by_how_much_tokens_differ(hidden):
         spreads.append(layer(hidden).alpha[:, :-1].std().item())
     assert spreads[0] > spreads[1] > spreads[2]
     assert spreads[2] == pytest.approx(0.0, abs=1e-6)
+    torch.nn.init.constant_(layer.to_alpha.bias, 3.0)
+    torch.testing.assert_close(layer(hidden).alpha[:, :-1], torch.ones(BATCH, N))
     assert layer.state_dict()["alpha_contrast"] == 0.0
 
 

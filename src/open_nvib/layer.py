@@ -37,8 +37,8 @@ class NVIB(nn.Module):
         delta: Δ, the pseudo-count that the conditional prior expects of each token; 0 is the plain prior.
         alpha_activation: "relu" (the paper's: α reaches exactly 0) or "softplus" (smooth, α stays above 0).
         alpha_unit: what a count of 1 of the projection is: "one" (the paper's), or "delta", so that α follows Δ.
-        alpha_contrast: by how much tokens may differ in α, from 0 (all alike, whatever was learned) to 1. None is the
-            paper's, which is 1 and does not change.
+        alpha_contrast: by how much tokens may differ in α, from 0 (all have the 1 of the start, whatever was learned)
+            to 1. None is the paper's, which is 1 and does not change.
         keep_share: s, how many vectors there are for each token. Neighbouring tokens share one until it holds Δ/s, what
             the prior expects of 1/s tokens (`open_nvib.gathering`). None is the paper's: each token has its own.
         prior_mu, prior_sigma: the Gaussian G₀^p, as one number or one for each dimension.
@@ -87,12 +87,15 @@ class NVIB(nn.Module):
 
     def reset_parameters(self) -> None:
         """Start with every token kept at a count of about 1, and with less noise than the prior's."""
-        for linear, bias in ((self.to_alpha, INITIAL_ALPHA), (self.to_log_sigma, INITIAL_LOG_SIGMA)):
+        for linear, bias in ((self.to_alpha, self._start), (self.to_log_sigma, INITIAL_LOG_SIGMA)):
             nn.init.normal_(linear.weight, std=INITIAL_WEIGHT_STD)
             nn.init.constant_(linear.bias, bias)
-        if self.alpha_activation == "softplus":
-            nn.init.constant_(self.to_alpha.bias, math.log(math.expm1(INITIAL_ALPHA)))
         self.to_mu.reset_parameters()
+
+    @property
+    def _start(self) -> float:
+        """What the activation makes INITIAL_ALPHA of."""
+        return math.log(math.expm1(INITIAL_ALPHA)) if self.alpha_activation == "softplus" else INITIAL_ALPHA
 
     def extra_repr(self) -> str:
         kinds = f"alpha_activation={self.alpha_activation!r}, alpha_unit={self.alpha_unit!r}"
@@ -161,9 +164,8 @@ class NVIB(nn.Module):
 
     def _scores(self, hidden: Tensor) -> Tensor:
         """The projection to α, before the activation."""
-        if self.alpha_contrast is None:
-            return self.to_alpha(hidden).squeeze(-1)
-        return F.linear(hidden, self.to_alpha.weight * self.alpha_contrast, self.to_alpha.bias).squeeze(-1)
+        scores = self.to_alpha(hidden).squeeze(-1)
+        return scores if self.alpha_contrast is None else self._start + self.alpha_contrast * (scores - self._start)
 
     def _check(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         check_floating("NVIB", "hidden", hidden)
