@@ -159,7 +159,8 @@ class AutoencoderTrainer(Trainer):
         bare = None
         if not isinstance(bottleneck, PlainBottleneck) and metrics["kl_gaussian"] < COLLAPSED_KL:
             bare = self._reconstruct(texts, other_latents=True)["bleu"]
-        pressed = isinstance(bottleneck, NVIBBottleneck) and self.weights()[1] > 0
+        dropping = isinstance(bottleneck, NVIBBottleneck) and bottleneck.nvib.keep_share is None
+        pressed = dropping and self.weights()[1] > 0
         found = troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
         for name, text in found.items():
             if name not in self.said and self.is_world_process_zero():
