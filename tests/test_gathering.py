@@ -98,6 +98,7 @@ def test_nothing_to_gather(tokens):
     assert (gathered.alpha == 0).all()
     assert (gathered.hidden == 0).all()
     (gathered.hidden.sum() + gathered.alpha.sum()).backward()
+    assert alpha.grad is not None
     assert alpha.grad.isfinite().all()
 
 
