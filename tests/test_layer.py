@@ -3,6 +3,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import open_nvib as nv
+from open_nvib.gathering import gather
 
 BATCH, N, SIZE, P = 3, 5, 11, 7
 
@@ -133,3 +134,139 @@ def test_training_learns_to_drop_tokens_that_say_nothing():
     alpha = layer(draw()[1]).alpha.mean(0)
     assert alpha[[1, 3]].max() < 0.05
     assert alpha[[0, 2]].min() > 0.2
+
+
+def gathering_layer(**options):
+    torch.manual_seed(0)
+    return nv.NVIB(P, input_size=SIZE, **({"delta": 2.0, "alpha_unit": "delta", "keep_share": 0.4} | options))
+
+
+def test_keep_share_gathers_before_the_projections(hidden, mask):
+    """What comes out is what a layer without it makes of the gathered hidden states, token by token."""
+    layer = gathering_layer()
+    posterior = layer(hidden, mask)
+    counts = (hidden @ layer.to_alpha.weight[0] + layer.to_alpha.bias).relu() * 2.0
+    gathered = gather(counts.masked_fill(~mask, 0.0), hidden, per_component=2.0 / 0.4)
+    torch.testing.assert_close(posterior.alpha[:, :-1], gathered.alpha)
+    torch.testing.assert_close(posterior.mu[:, :-1], layer.to_mu(gathered.hidden))
+    torch.testing.assert_close(posterior.log_sigma[:, :-1], layer.to_log_sigma(gathered.hidden))
+    assert posterior.lengths.tolist() == [5, 2, 0]
+    assert 0 < posterior.kept[0] < 1
+
+
+def test_a_gathered_posterior_is_one_of_fewer_tokens(hidden):
+    """Its KL in both forms is that of the components alone: tokens that were gathered are not counted."""
+    posterior = gathering_layer()(hidden[:1])
+    kept = posterior.alpha[0] > 0
+    assert kept.sum() < len(kept)
+    alone = nv.Posterior(
+        alpha=posterior.alpha[:, kept],
+        mu=posterior.mu[:, kept],
+        log_sigma=posterior.log_sigma[:, kept],
+        mask=posterior.mask[:, kept],
+        prior=nv.ConditionalBDP(
+            posterior.prior.mu,
+            posterior.prior.log_sigma,
+            alpha0_p=posterior.prior.alpha0(torch.tensor(N)).float(),
+            delta=torch.tensor(0.0),
+        ),
+    )
+    for form in ("expected", "exact"):
+        for part in ("dirichlet", "gaussian"):
+            torch.testing.assert_close(getattr(posterior.kl(form), part), getattr(alone.kl(form), part))
+
+
+def test_padding_changes_nothing_in_a_layer_that_gathers(hidden, mask):
+    layer = gathering_layer()
+    garbage = hidden.masked_fill(~mask.unsqueeze(-1), torch.nan).requires_grad_()
+    padded, cropped = layer(garbage, mask)[1], layer(hidden[1:2, :2])
+    torch.testing.assert_close(padded.kept, cropped.kept)
+    for form in ("expected", "exact"):
+        for part in ("dirichlet", "gaussian"):
+            torch.testing.assert_close(getattr(padded.kl(form), part), getattr(cropped.kl(form), part))
+    posterior = layer(garbage, mask)
+    (posterior.kl().gaussian.sum() + posterior.kl().dirichlet.sum() + posterior.sample().z.sum()).backward()
+    assert garbage.grad[mask].isfinite().all()
+    assert (garbage.grad[~mask] == 0).all()
+
+
+def test_a_smaller_share_keeps_fewer_vectors_and_the_evidence(hidden):
+    layer = gathering_layer(keep_share=1.0)
+    hidden = hidden.repeat(1, 8, 1)
+    shares, evidence = [], []
+    for share in (1.0, 0.75, 0.5, 0.25, 0.2):
+        layer.set_keep_share(share)
+        shares.append(layer(hidden).kept.mean().item())
+        evidence.append(layer(hidden).alpha0)
+        assert abs(shares[-1] - share) < 0.12
+    assert shares == sorted(shares, reverse=True)
+    for alpha0 in evidence:
+        torch.testing.assert_close(alpha0, evidence[0])
+
+
+def test_the_prior_has_as_many_vectors_as_a_gathered_text():
+    layer = gathering_layer(keep_share=0.25)
+    mixture = layer.prior.sample([8, 9, 1], generator=torch.Generator().manual_seed(0))
+    assert mixture.log_pi.isfinite().sum(-1).tolist() == [3, 4, 2]
+    before = layer.prior
+    layer.set_keep_share(0.5)
+    assert before.vectors(torch.tensor([8])).tolist() == [2]
+    assert layer.prior.vectors(torch.tensor([8])).tolist() == [4]
+
+
+def test_keep_share_is_part_of_the_state():
+    layer, other = gathering_layer(keep_share=0.25), gathering_layer(keep_share=1.0)
+    other.load_state_dict(layer.state_dict())
+    assert other.state_dict()["keep_share"] == 0.25
+    assert "keep_share" not in nv.NVIB(P).state_dict()
+
+
+def test_alpha_in_deltas_follows_delta(hidden):
+    layer = nv.NVIB(P, input_size=SIZE, delta=1.0, alpha_unit="delta")
+    before = layer(hidden).alpha[:, :-1]
+    layer.set_delta(10.0)
+    torch.testing.assert_close(layer(hidden).alpha[:, :-1], 10 * before)
+
+
+def test_contrast_is_by_how_much_tokens_differ(hidden):
+    layer = nv.NVIB(P, input_size=SIZE, alpha_contrast=1.0, alpha_activation="softplus")
+    plain = nv.NVIB(P, input_size=SIZE, alpha_activation="softplus")
+    plain.load_state_dict({name: x for name, x in layer.state_dict().items() if name != "alpha_contrast"})
+    torch.testing.assert_close(layer(hidden).alpha, plain(hidden).alpha)
+    spreads = []
+    for contrast in (1.0, 0.5, 0.0):
+        layer.set_alpha_contrast(contrast)
+        spreads.append(layer(hidden).alpha[:, :-1].std().item())
+    assert spreads[0] > spreads[1] > spreads[2]
+    assert spreads[2] == pytest.approx(0.0, abs=1e-6)
+    torch.nn.init.constant_(layer.to_alpha.bias, 3.0)
+    torch.testing.assert_close(layer(hidden).alpha[:, :-1], torch.ones(BATCH, N))
+    assert layer.state_dict()["alpha_contrast"] == 0.0
+
+
+def test_without_contrast_gathering_is_a_stride(hidden):
+    layer = gathering_layer(alpha_contrast=0.0, keep_share=0.5)
+    assert (layer(hidden.repeat(1, 2, 1)).alpha[0, :-1] > 0).tolist() == [True, False] * N
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
+def test_a_share_that_is_none_is_an_error(share):
+    with pytest.raises(ValueError, match=r"NVIB: keep_share is .*, wanted a number above 0 and at most 1\."):
+        nv.NVIB(P, keep_share=share)
+    with pytest.raises(ValueError, match="NVIB: keep_share is"):
+        gathering_layer().set_keep_share(share)
+
+
+def test_mistakes_with_gathering_are_explained():
+    with pytest.raises(ValueError, match=r"Build it with keep_share"):
+        nv.NVIB(P).set_keep_share(0.5)
+    with pytest.raises(ValueError, match=r"Build it with alpha_contrast"):
+        nv.NVIB(P).set_alpha_contrast(0.5)
+    with pytest.raises(ValueError, match=r"alpha_contrast is 1.5, wanted a number from 0 to 1\."):
+        nv.NVIB(P, alpha_contrast=1.5)
+    with pytest.raises(ValueError, match="alpha_unit"):
+        nv.NVIB(P, alpha_unit="two")
+    with pytest.raises(ValueError, match="delta is 0"):
+        nv.NVIB(P, keep_share=0.5, delta=0.0)
+    with pytest.raises(ValueError, match="delta is 0"):
+        gathering_layer().set_delta(0.0)

@@ -11,12 +11,14 @@ from torch import Tensor, nn
 from open_nvib._checks import can_read, check_choice, check_count, check_floating, check_mask, check_same_dtype
 from open_nvib._numeric import at_least_float32
 from open_nvib._records import trusted
+from open_nvib.gathering import gather
 from open_nvib.process import ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
 """Where log σ is cut off: σ² and what is made of it stay finite in float32, and no trained encoder comes near."""
 
 ALPHA_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
+ALPHA_UNITS = ("one", "delta")
 INITIAL_ALPHA = 1.0
 INITIAL_LOG_SIGMA = -1.0
 INITIAL_WEIGHT_STD = 0.02
@@ -34,6 +36,11 @@ class NVIB(nn.Module):
         alpha0_p: α₀^p, the concentration of the prior.
         delta: Δ, the pseudo-count that the conditional prior expects of each token; 0 is the plain prior.
         alpha_activation: "relu" (the paper's: α reaches exactly 0) or "softplus" (smooth, α stays above 0).
+        alpha_unit: what a count of 1 of the projection is: "one" (the paper's), or "delta", so that α follows Δ.
+        alpha_contrast: by how much tokens may differ in α, from 0 (all have the 1 of the start, whatever was learned)
+            to 1. None is the paper's, which is 1 and does not change.
+        keep_share: s, how many vectors there are for each token. Neighbouring tokens share one until it holds Δ/s, what
+            the prior expects of 1/s tokens (`open_nvib.gathering`). None is the paper's: each token has its own.
         prior_mu: mean of the Gaussian G₀^p, as one number or one for each dimension.
         prior_sigma: its standard deviation, likewise.
     """
@@ -42,6 +49,8 @@ class NVIB(nn.Module):
     prior_log_sigma: Tensor
     alpha0_p: Tensor
     delta: Tensor
+    alpha_contrast: Tensor | None
+    keep_share: Tensor | None
 
     def __init__(
         self,
@@ -51,6 +60,9 @@ class NVIB(nn.Module):
         alpha0_p: float = 1.0,
         delta: float = 1.0,
         alpha_activation: str = "relu",
+        alpha_unit: str = "one",
+        alpha_contrast: float | None = None,
+        keep_share: float | None = None,
         prior_mu: float | Float[Tensor, " p"] = 0.0,
         prior_sigma: float | Float[Tensor, " p"] = 1.0,
     ) -> None:
@@ -59,41 +71,70 @@ class NVIB(nn.Module):
         self.p, self.input_size = p, p if input_size is None else input_size
         check_count("NVIB", "input_size", self.input_size)
         check_choice("NVIB", "alpha_activation", alpha_activation, tuple(ALPHA_ACTIVATIONS))
-        self.alpha_activation = alpha_activation
+        check_choice("NVIB", "alpha_unit", alpha_unit, ALPHA_UNITS)
+        self.alpha_activation, self.alpha_unit = alpha_activation, alpha_unit
         self.to_alpha = nn.Linear(self.input_size, 1)
         self.to_mu = nn.Linear(self.input_size, p)
         self.to_log_sigma = nn.Linear(self.input_size, p)
         self.register_buffer("prior_mu", _vector("prior_mu", prior_mu, p))
         self.register_buffer("prior_log_sigma", _vector("prior_sigma", prior_sigma, p, positive=True).log())
         self.register_buffer("alpha0_p", torch.tensor(_number("alpha0_p", alpha0_p, positive=True)))
-        self.register_buffer("delta", torch.tensor(_number("delta", delta)))
+        contrast = None if alpha_contrast is None else torch.tensor(_share("alpha_contrast", alpha_contrast, zero=True))
+        self.register_buffer("alpha_contrast", contrast)
+        share = None if keep_share is None else torch.tensor(_share("keep_share", keep_share))
+        self.register_buffer("keep_share", share)
+        self.register_buffer("delta", torch.tensor(self._delta(delta)))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Start with every token kept at a count of about 1, and with less noise than the prior's."""
-        for linear, bias in ((self.to_alpha, INITIAL_ALPHA), (self.to_log_sigma, INITIAL_LOG_SIGMA)):
+        for linear, bias in ((self.to_alpha, self._start), (self.to_log_sigma, INITIAL_LOG_SIGMA)):
             nn.init.normal_(linear.weight, std=INITIAL_WEIGHT_STD)
             nn.init.constant_(linear.bias, bias)
-        if self.alpha_activation == "softplus":
-            nn.init.constant_(self.to_alpha.bias, math.log(math.expm1(INITIAL_ALPHA)))
         self.to_mu.reset_parameters()
 
+    @property
+    def _start(self) -> float:
+        """What the activation makes INITIAL_ALPHA of."""
+        return math.log(math.expm1(INITIAL_ALPHA)) if self.alpha_activation == "softplus" else INITIAL_ALPHA
+
     def extra_repr(self) -> str:
-        return f"p={self.p}, input_size={self.input_size}, alpha_activation={self.alpha_activation!r}"
+        kinds = f"alpha_activation={self.alpha_activation!r}, alpha_unit={self.alpha_unit!r}"
+        return f"p={self.p}, input_size={self.input_size}, {kinds}, gathers={self.keep_share is not None}"
 
     def set_delta(self, delta: float) -> None:
         """Change Δ, as a schedule does while training."""
-        self.delta.fill_(_number("delta", delta))
+        self.delta.fill_(self._delta(delta))
+
+    def _delta(self, delta: float) -> float:
+        if self.keep_share is not None and delta == 0:
+            raise ValueError("NVIB: delta is 0, wanted more with keep_share: vectors hold Δ/keep_share. Raise delta.")
+        return _number("delta", delta)
+
+    def set_keep_share(self, share: float) -> None:
+        """Change the share of vectors of a layer that gathers, as a schedule does while training."""
+        if self.keep_share is None:
+            raise ValueError("NVIB: this layer keeps a vector for each token. Build it with keep_share to change it.")
+        self.keep_share.fill_(_share("keep_share", share))
+
+    def set_alpha_contrast(self, contrast: float) -> None:
+        """Change by how much tokens may differ in α, as a schedule does while training."""
+        if self.alpha_contrast is None:
+            raise ValueError(
+                "NVIB: this layer has the contrast of the paper. Build it with alpha_contrast to change it."
+            )
+        self.alpha_contrast.fill_(_share("alpha_contrast", contrast, zero=True))
 
     @property
     def prior(self) -> ConditionalBDP:
-        """The conditional prior as it is now; a later `set_delta` does not change it."""
+        """The conditional prior as it is now; a later `set_delta` or `set_keep_share` does not change it."""
         return trusted(
             ConditionalBDP,
             mu=self.prior_mu,
             log_sigma=self.prior_log_sigma,
             alpha0_p=self.alpha0_p,
             delta=self.delta.clone(),
+            keep_share=None if self.keep_share is None else self.keep_share.clone(),
         )
 
     def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
@@ -101,7 +142,11 @@ class NVIB(nn.Module):
         mask = self._check(hidden, mask)
         hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # whatever stands on padding, NaN too, goes no further
         dtype = at_least_float32(hidden.dtype)
-        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](self.to_alpha(hidden).squeeze(-1).to(dtype))
+        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](self._scores(hidden).to(dtype))
+        alpha = (alpha * self.delta if self.alpha_unit == "delta" else alpha).masked_fill(~mask, 0.0)
+        if self.keep_share is not None:
+            gathered = gather(alpha, hidden, per_component=self.delta / self.keep_share)
+            alpha, hidden = gathered.alpha, gathered.hidden
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         batch = len(hidden)
 
@@ -111,12 +156,17 @@ class NVIB(nn.Module):
 
         return trusted(
             Posterior,
-            alpha=with_prior(alpha.masked_fill(~mask, 0.0), self.alpha0_p),
+            alpha=with_prior(alpha, self.alpha0_p),
             mu=with_prior(self.to_mu(hidden).to(dtype), self.prior_mu),
             log_sigma=with_prior(log_sigma, self.prior_log_sigma),
             mask=F.pad(mask, (0, 1), value=True),
             prior=self.prior,
         )
+
+    def _scores(self, hidden: Tensor) -> Tensor:
+        """The projection to α, before the activation."""
+        scores = self.to_alpha(hidden).squeeze(-1)
+        return scores if self.alpha_contrast is None else self._start + self.alpha_contrast * (scores - self._start)
 
     def _check(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         check_floating("NVIB", "hidden", hidden)
@@ -141,6 +191,15 @@ def _number(name: str, value: float, *, positive: bool = False) -> float:
     if not ((tiny if positive else 0) <= value <= huge):
         raise ValueError(f"NVIB: {name} is {value}, wanted {wanted}.")
     return float(value)
+
+
+def _share(name: str, share: float, *, zero: bool = False) -> float:
+    wanted = f"a number {'from' if zero else 'above'} 0 {'' if zero else 'and '}{'to' if zero else 'at most'} 1"
+    if isinstance(share, bool) or not isinstance(share, (int, float)):
+        raise TypeError(f"NVIB: {name} is {share!r}, wanted {wanted}.")
+    if not (0 < share <= 1 or (zero and share == 0)):
+        raise ValueError(f"NVIB: {name} is {share}, wanted {wanted}.")
+    return float(share)
 
 
 def _vector(name: str, value: float | Tensor, p: int, *, positive: bool = False) -> Tensor:

@@ -76,21 +76,33 @@ class UDP(TensorRecord):
 
 @dataclass(frozen=True, eq=False)
 class ConditionalBDP(TensorRecord):
-    """The prior given that a text has n tokens: BDP(G₀^p, α₀^p + nΔ, n + 1). With Δ = 0 the plain bounded prior."""
+    """The prior given that a text has n tokens: BDP(G₀^p, α₀^p + nΔ, n + 1). With Δ = 0 the plain bounded prior.
+
+    With `keep_share` s, of an encoder that gathers n tokens in about sn vectors, it is BDP(G₀^p, α₀^p + nΔ, ⌈sn⌉ + 1).
+    """
 
     mu: Float[Tensor, " p"]
     log_sigma: Float[Tensor, " p"]
     alpha0_p: Float[Tensor, ""]
     delta: Float[Tensor, ""]
+    keep_share: Float[Tensor, ""] | None = None
 
     def __post_init__(self) -> None:
         _check_prior("ConditionalBDP", self.mu, self.log_sigma, alpha0_p=self.alpha0_p)
         check_axes("ConditionalBDP", delta=(self.delta, ""))
+        if self.keep_share is not None:
+            check_axes("ConditionalBDP", keep_share=(self.keep_share, ""))
+            if can_read(self.keep_share) and not 0 < self.keep_share <= 1:
+                raise ValueError(f"ConditionalBDP: keep_share is {self.keep_share}, wanted above 0 and at most 1.")
         check_pseudo_counts("ConditionalBDP", "delta", self.delta, fix="Δ is what a token is expected to add.")
 
     def alpha0(self, lengths: Int[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
         """α₀^{p′} = α₀^p + nΔ, in float64."""
         return widen(self.alpha0_p) + lengths * widen(self.delta)
+
+    def vectors(self, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
+        """How many vectors a text of n tokens has beside the prior's: n, or ⌈sn⌉."""
+        return lengths if self.keep_share is None else (lengths * widen(self.keep_share)).ceil().long()
 
     def sample(
         self,
@@ -103,7 +115,7 @@ class ConditionalBDP(TensorRecord):
         """One mixture for each length n, of (n + 1)·kappa vectors, padded with weights of zero to the largest."""
         check_count("ConditionalBDP.sample", "kappa", kappa)
         n = _counts("ConditionalBDP.sample", "lengths", lengths, self.mu, at_least=0)
-        return _sample_bounded(self, (n + 1) * kappa, self.alpha0(n), method, generator)
+        return _sample_bounded(self, (self.vectors(n) + 1) * kappa, self.alpha0(n), method, generator)
 
 
 @dataclass(frozen=True)
@@ -185,7 +197,8 @@ class Posterior(BatchRecord):
         """KL to the conditional prior with `kappa` vectors for each component, κ₀ = (n + 1)·kappa in all.
 
         `expected` (`eq:KLloss-kappa`) shares the κ₀ vectors out in proportion to α; `exact` (`eq:KLloss`) has κᵢ =
-        kappa for every token, also for one with αᵢ = 0, where it is the limit.
+        kappa for every token, also for one with αᵢ = 0, where it is the limit. Tokens that a layer with `keep_share`
+        gathered in another's component are no components and not counted.
         """
         check_choice("Posterior.kl", "form", form, get_args(KLForm))
         check_count("Posterior.kl", "kappa", kappa)
@@ -193,12 +206,13 @@ class Posterior(BatchRecord):
         gaussian = gaussian_kl(
             self.mu, self.log_sigma, prior_mu=self.prior.mu, prior_log_sigma=self.prior.log_sigma
         )  # (batch, n)
+        components = self.mask if self.prior.keep_share is None else self.mask & (self.alpha > 0)
         if form == "exact":
-            kappas = self.mask * kappa
+            kappas = components * kappa
             dirichlet = bounded_dp_kl(self.alpha, alpha0_p, kappas)
             gaussian = (kappas * gaussian).sum(-1)
         else:
-            kappa0 = self.mask.sum(-1) * kappa
+            kappa0 = components.sum(-1) * kappa
             dirichlet = bounded_dp_kl(self.alpha0.unsqueeze(-1), alpha0_p, kappa0.unsqueeze(-1))
             gaussian = kappa0 * (self.alpha / self.alpha0.unsqueeze(-1) * gaussian).sum(-1)
         return KL(dirichlet=dirichlet.to(gaussian.dtype), gaussian=gaussian)
@@ -259,9 +273,10 @@ def _check_prior(where: str, mu: Tensor, log_sigma: Tensor, **alpha0: Tensor) ->
 
 
 def _same_prior(a: ConditionalBDP, b: ConditionalBDP) -> bool:
-    return all(
-        torch.equal(mine, theirs) for mine, theirs in zip(values_of(a).values(), values_of(b).values(), strict=True)
-    )
+    if (a.keep_share is None) != (b.keep_share is None):
+        return False
+    pairs = zip(values_of(a).values(), values_of(b).values(), strict=True)
+    return all(torch.equal(mine, theirs) for mine, theirs in pairs if mine is not None)
 
 
 def _sample_bounded(

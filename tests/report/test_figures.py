@@ -7,13 +7,16 @@ import pytest
 import torch
 from factory import make_record
 
+from open_nvib.evaluation.tokens import Group
 from open_nvib.report.best import best_nvae
 from open_nvib.report.figures.attention import QUERIES, D, draw_attention, example
+from open_nvib.report.figures.dial import draw_dial
 from open_nvib.report.figures.interpolation import draw_interpolation, path_of
 from open_nvib.report.figures.lengths import draw_lengths, lengths_of
 from open_nvib.report.figures.points import draw_bleu_kept, draw_bleu_perplexity, draw_perplexity_kept
 from open_nvib.report.figures.rows import draw_rows
 from open_nvib.report.figures.style import LOOKS, MARK, inline
+from open_nvib.report.figures.tokens import draw_tokens
 from open_nvib.report.figures.training import draw_training
 from open_nvib.report.figures.vectors import draw_vectors, kept_by_length
 
@@ -54,6 +57,7 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
     best = best_nvae(results.rows)
     records = best.row.records if best else ()
     log = [{"step": 1, "cross_entropy": 3.0, "kl_gaussian": 1.0, "kept": 0.5}, {"step": 2, "eval_bleu": 3.0}]
+    groups = [Group("frequency", "rarer", 3, 0.7), Group("kind", "word", 5, 0.4)]
     draw = {
         "bleu_perplexity": lambda: draw_bleu_perplexity(results, best),
         "perplexity_kept": lambda: draw_perplexity_kept(results, best),
@@ -64,6 +68,8 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
         "interpolation": lambda: draw_interpolation([path for path in [path_of("a", "VT", records)] if path], 83.0),
         "training": lambda: draw_training(log),
         "attention": draw_attention,
+        "dial": lambda: draw_dial(results),
+        "tokens": lambda: draw_tokens([groups, groups], family="NVAE", kept=0.5),
     }
     words = {
         "bleu_perplexity": ["reconstruction BLEU", "F-PPL", "R-PPL", "real text", "best NVAE", "VTS"],
@@ -75,6 +81,8 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
         "interpolation": ["weight of the second text", "perplexity", "real text"],
         "training": ["nats per token", "step", "BLEU"],
         "attention": ["query", "expected value", "dropped"],
+        "dial": ["ν, share of vectors kept", "reconstruction BLEU", "F-PPL", "R-PPL", "NVAE", "VTS"],
+        "tokens": ["rarer", "word", "by kind of token", "vectors for a token"],
     }
     for name, function in draw.items():
         svg = function()
@@ -104,6 +112,8 @@ def test_without_data_there_is_no_figure(results):
     assert draw_training([{"step": 1}]) is None
     assert draw_vectors([], family="NVAE", name="x") is None
     assert draw_rows([]) is None
+    assert draw_dial(empty) is None
+    assert draw_tokens([[]], family="NVAE", kept=0.5) is None
 
 
 @pytest.mark.parametrize("length", [1, 2])

@@ -24,6 +24,7 @@ BOTTLENECKS = {
     "vtp": {"bottleneck": "vtp", "pooling": "max"},
     "vts": {"bottleneck": "vts", "stride": 0.5},
     "nvae": {"bottleneck": "nvae", "delta": 0.3},
+    "nvae-gathering": {"bottleneck": "nvae", "delta": 2.0, "alpha_unit": "delta", "keep_share": 0.5},
 }
 each_bottleneck = pytest.mark.parametrize("kind", BOTTLENECKS)
 
@@ -120,7 +121,7 @@ def test_loss_is_the_sum_of_its_scaled_parts(kind):
     other = model(**batch, lambda_g=2.0, lambda_d=5.0)
     torch.testing.assert_close(other.loss, cross_entropy + 2.0 * gaussian + 5.0 * dirichlet)
     assert bool(kl.gaussian.min() > 0) == (kind != "t")
-    assert bool(kl.dirichlet.abs().max() > 0) == (kind == "nvae")
+    assert bool(kl.dirichlet.abs().max() > 0) == kind.startswith("nvae")
 
 
 @pytest.mark.parametrize(("kind", "vectors"), [("vt", [7, 4]), ("vtp", [1, 1]), ("vts", [4, 2])])
@@ -363,6 +364,23 @@ def test_saved_model_comes_back_bit_equal(kind, tied, positions, tmp_path):
         assert all(torch.equal(again.state_dict()[name], x) for name, x in model.state_dict().items())
         assert torch.equal(again.eval()(**batch).loss, expected)
         assert (again.head.weight is again.encoder.embedding.tokens.weight) == tied
+
+
+def test_share_that_a_schedule_set_is_saved(tmp_path):
+    model = make_model("nvae-gathering")
+    model.encoder.bottleneck.nvib.set_keep_share(0.25)
+    model.save_pretrained(tmp_path)
+    again: Any = TextAutoencoder.from_pretrained(tmp_path)
+    assert again.encoder.bottleneck.nvib.keep_share.item() == 0.25
+
+
+def test_prior_of_a_gathering_model_has_as_many_vectors_as_its_texts():
+    """At the start all counts are nearly equal, so that texts keep about what the prior expects."""
+    model = make_model("nvae-gathering")
+    kept = model.encoder.posterior(make_batch(20)["input_ids"]).kept.item() * 20
+    drawn = model.encoder.bottleneck.prior(torch.tensor([20])).log_pi.isfinite().sum().item()
+    assert drawn == 11  # and the prior's component
+    assert abs(kept - 10) <= 2
 
 
 def test_delta_that_a_schedule_set_is_saved(tmp_path):

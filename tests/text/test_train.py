@@ -254,6 +254,7 @@ def test_schedules_reach_the_log(data, tmp_path):
     config.write_text(
         "loss:\n  lambda_g: {start: 0.0, end: 0.5, from_step: 2, to_step: 6}\n  lambda_d: 0.25\n"
         "  delta: {start: 1.0, end: 0.5, kind: cyclical, period: 4}\n"
+        "  keep_share: {start: 1.0, end: 0.5, from_step: 2, to_step: 6}\n"
     )
     main([*command(data, tmp_path / "run", optimiser__steps=9), f"--config={config}"])
     entries = [entry for entry in log(tmp_path / "run") if "loss" in entry]
@@ -262,6 +263,26 @@ def test_schedules_reach_the_log(data, tmp_path):
     assert [entry["lambda_g"] for entry in entries] == [ramp.at(step) for step in range(1, 10)]
     assert [entry["lambda_d"] for entry in entries] == [0.25] * 9
     assert [entry["delta"] for entry in entries] == pytest.approx([cycle.at(step) for step in range(1, 10)])
+    assert [entry["keep_share"] for entry in entries] == pytest.approx([1 - ramp.at(step) for step in range(1, 10)])
+    assert entries[0]["kept"] > 0.7 > 0.6 > entries[-1]["kept"]
+
+
+def test_a_share_of_nothing_is_an_error(data, tmp_path, capsys):
+    assert "keep_share is 0" in fails(command(data, tmp_path / "run", loss__keep_share=0), capsys)
+    ramp = "{start: 1, end: 1.5}"
+    assert "keep_share is 1.5" in fails(command(data, tmp_path / "run", loss__keep_share=ramp), capsys)
+    assert "alpha_contrast is 2" in fails(command(data, tmp_path / "run", loss__alpha_contrast=2), capsys)
+
+
+def test_a_run_from_before_an_option_is_still_the_same_run(data, tmp_path):
+    """What a run does not say is what now is the default, and what it says must be the same."""
+    arguments = command(data, tmp_path / "run", optimiser__steps=2)
+    main(arguments)
+    config = tmp_path / "run" / "config.yaml"
+    before = weights(tmp_path / "run")
+    config.write_text("".join(line for line in config.read_text().splitlines(True) if "keep_share" not in line))
+    main(arguments)
+    assert weights(tmp_path / "run") == before
 
 
 def test_logged_loss_is_the_sum_of_its_parts(whole):

@@ -148,6 +148,9 @@ class NVIBBottleneck(nn.Module):
             alpha0_p=config.alpha0_p,
             delta=config.delta,
             alpha_activation=config.alpha_activation,
+            alpha_unit=config.alpha_unit,
+            alpha_contrast=config.alpha_contrast,
+            keep_share=config.keep_share,
         )
         self.kappa: int = config.kappa
         self.method: Method = config.gamma_method

@@ -31,6 +31,9 @@ class TextAutoencoderConfig(PreTrainedConfig):
         alpha0_p: of "nvae": see `open_nvib.NVIB`.
         delta: of "nvae": likewise.
         alpha_activation: of "nvae": likewise.
+        alpha_unit: of "nvae": likewise.
+        alpha_contrast: of "nvae": likewise.
+        keep_share: of "nvae": likewise.
         gamma_method: of "nvae": how weights are sampled, "paper" or "implicit".
         kappa: of "nvae": vectors sampled from each component.
         kl_form: of "nvae": "expected" or "exact".
@@ -61,6 +64,9 @@ class TextAutoencoderConfig(PreTrainedConfig):
     alpha0_p: float | int = 1.0
     delta: float | int = 1.0
     alpha_activation: Literal["relu", "softplus"] = "relu"
+    alpha_unit: Literal["one", "delta"] = "one"
+    alpha_contrast: float | int | None = None
+    keep_share: float | int | None = None
     gamma_method: Literal["paper", "implicit"] = "paper"
     kappa: int = 1
     kl_form: Literal["expected", "exact"] = "expected"

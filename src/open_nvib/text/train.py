@@ -181,6 +181,8 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         lambda_g=last_value(config.loss.lambda_g),
         lambda_d=last_value(config.loss.lambda_d),
         delta=last_value(config.loss.delta),
+        alpha_contrast=None if config.loss.alpha_contrast is None else last_value(config.loss.alpha_contrast),
+        keep_share=None if config.loss.keep_share is None else last_value(config.loss.keep_share),
         **asdict(config.model),
     )
     model = TextAutoencoder(settings)
@@ -297,7 +299,7 @@ def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str
     if overwrite:
         _empty(directory)
         return None
-    known = read_config(directory)
+    known = _with_defaults(read_config(directory), as_plain(TrainConfig()))
     if known != as_plain(config):
         different = sorted(_differences(known, as_plain(config)))
         raise InputError(
@@ -310,6 +312,13 @@ def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str
 def as_plain(config: TrainConfig) -> dict[str, Any]:
     """In YAML's own types."""
     return json.loads(json.dumps(asdict(config)))
+
+
+def _with_defaults(known: Any, defaults: Any) -> Any:
+    """A setting that a run does not have is newer than the run, which had what now is the default."""
+    if not isinstance(known, dict) or not isinstance(defaults, dict):
+        return known
+    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
 
 
 def _differences(a: Any, b: Any, path: str = "") -> set[str]:

@@ -37,6 +37,7 @@ class ModelSettings:
         stride: of vts: the share of vectors dropped.
         alpha0_p: of nvae: the concentration of the prior.
         alpha_activation: of nvae: relu or softplus.
+        alpha_unit: of nvae: what a count of 1 of the projection is, one (the paper's) or delta.
         gamma_method: of nvae: how weights are sampled, paper or implicit.
         kappa: of nvae: vectors sampled from each component.
         kl_form: of nvae: expected or exact.
@@ -57,6 +58,7 @@ class ModelSettings:
     stride: float = 0.5
     alpha0_p: float = 1.0
     alpha_activation: Literal["relu", "softplus"] = "relu"
+    alpha_unit: Literal["one", "delta"] = "one"
     gamma_method: Literal["paper", "implicit"] = "paper"
     kappa: int = 1
     kl_form: Literal["expected", "exact"] = "expected"
@@ -80,11 +82,30 @@ class LossSettings:
         lambda_g: λ′_G, which presses on the content of the vectors.
         lambda_d: λ′_D, which presses on their number.
         delta: Δ, the pseudo-count that the conditional prior expects of each token.
+        alpha_contrast: of nvae: by how much tokens may differ in α, from 0 (all alike) to 1, which is the paper's.
+        keep_share: of nvae: vectors for each token, above 0 and at most 1: neighbouring tokens share one. The paper's
+            NVAE, a vector for each token, if not given.
     """
 
     lambda_g: float | Schedule = 0.01
     lambda_d: float | Schedule = 1.0
     delta: float | Schedule = 1.0
+    alpha_contrast: float | Schedule | None = None
+    keep_share: float | Schedule | None = None
+
+    def __post_init__(self) -> None:
+        for end in _ends(self.keep_share):
+            if not 0 < end <= 1:
+                raise ValueError(f"keep_share is {end}, wanted a share above 0 and at most 1.")
+        for end in _ends(self.alpha_contrast):
+            if not 0 <= end <= 1:
+                raise ValueError(f"alpha_contrast is {end}, wanted a number from 0 to 1.")
+
+
+def _ends(number: float | Schedule | None) -> tuple[float, ...]:
+    if isinstance(number, Schedule):
+        return number.start, number.end
+    return () if number is None else (number,)
 
 
 @dataclass(frozen=True)

@@ -52,11 +52,15 @@ class AutoencoderTrainer(Trainer):
     # The loss
 
     def weights(self) -> tuple[float, float]:
-        """λ′_G and λ′_D of this step; Δ is set in the layer."""
+        """λ′_G and λ′_D of this step; Δ and the share of vectors are set in the layer."""
         step = self.state.global_step
         bottleneck = self.autoencoder.encoder.bottleneck
         if isinstance(bottleneck, NVIBBottleneck):
             bottleneck.nvib.set_delta(value_at(self.settings.delta, step))
+            if self.settings.alpha_contrast is not None:
+                bottleneck.nvib.set_alpha_contrast(value_at(self.settings.alpha_contrast, step))
+            if self.settings.keep_share is not None:
+                bottleneck.nvib.set_keep_share(value_at(self.settings.keep_share, step))
         return value_at(self.settings.lambda_g, step), value_at(self.settings.lambda_d, step)
 
     def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -112,6 +116,8 @@ class AutoencoderTrainer(Trainer):
             bottleneck = self.autoencoder.encoder.bottleneck
             if isinstance(bottleneck, NVIBBottleneck):
                 logs["delta"] = bottleneck.nvib.delta.item()
+                if bottleneck.nvib.keep_share is not None:
+                    logs["keep_share"] = bottleneck.nvib.keep_share.item()
             self.sums = {}
         super().log(logs, start_time)
 
@@ -153,7 +159,8 @@ class AutoencoderTrainer(Trainer):
         bare = None
         if not isinstance(bottleneck, PlainBottleneck) and metrics["kl_gaussian"] < COLLAPSED_KL:
             bare = self._reconstruct(texts, other_latents=True)["bleu"]
-        pressed = isinstance(bottleneck, NVIBBottleneck) and self.weights()[1] > 0
+        dropping = isinstance(bottleneck, NVIBBottleneck) and bottleneck.nvib.keep_share is None
+        pressed = dropping and self.weights()[1] > 0
         found = troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
         for name, text in found.items():
             if name not in self.said and self.is_world_process_zero():

@@ -1,0 +1,69 @@
+"""The figures of docs/results/recipe.md: a dial against a stride, and what one of its positions keeps.
+
+python -m open_nvib.experiments.dial experiments/recipe.yaml --row keep-0.5 --output docs/results/recipe
+"""
+
+import argparse
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from open_nvib.errors import InputError
+from open_nvib.evaluation.references import choose
+from open_nvib.evaluation.tokens import tokens_kept
+from open_nvib.experiments.experiment import Experiment, load_experiment
+from open_nvib.report.cells import write_atomically
+from open_nvib.report.command import plan_of
+from open_nvib.report.figures.dial import draw_dial
+from open_nvib.report.figures.tokens import draw_tokens
+from open_nvib.report.figures.vectors import draw_vectors
+from open_nvib.report.results import read_results
+from open_nvib.text.data import load_prepared
+from open_nvib.text.run import load_run
+
+KEPT = "reconstruction/*/kept"
+
+
+def draw(experiment: Experiment, row: str, output: Path) -> list[Path]:
+    """Write dial.svg, and of one row lengths.svg, tokens.svg and the numbers behind it, tokens.json."""
+    kind = f"{experiment.evaluate.split}-{experiment.evaluate.scorer}"
+    results = read_results(plan_of(experiment), experiment.output, evaluation=kind)
+    chosen = next((member for member in results.measured if member.name == row), None)
+    if chosen is None:
+        names = ", ".join(member.name for member in results.measured)
+        raise InputError(f"{experiment.path}: no cell of the row {row!r} is measured, there is {names}.")
+    seeds = []
+    for cell in experiment.cells([row]):
+        if cell.run.is_dir():
+            prepared = load_prepared(cell.train.data)
+            held_out = list(prepared.split(cell.train.partition, experiment.evaluate.split)["input_ids"])
+            texts = choose(held_out, experiment.evaluate.sentences, experiment.evaluate.seed)
+            training = prepared.split(cell.train.partition, "train")["input_ids"]
+            seeds.append(tokens_kept(load_run(cell.run), texts, training))
+    kept = chosen.spread(KEPT)
+    assert kept is not None
+    texts = {
+        "dial.svg": draw_dial(results),
+        "lengths.svg": draw_vectors(chosen.records, family=chosen.family, name=chosen.title),
+        "tokens.svg": draw_tokens(seeds, family=chosen.family, kept=kept.mean),
+        "tokens.json": json.dumps([[asdict(group) for group in groups] for groups in seeds], indent=1) + "\n",
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    written = {output / name: text for name, text in texts.items() if text is not None}
+    for path, text in written.items():
+        write_atomically(path, text)
+    return list(written)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("experiment")
+    parser.add_argument("--row", required=True)
+    parser.add_argument("--output", type=Path, required=True)
+    given = parser.parse_args()
+    for path in draw(load_experiment(given.experiment), given.row, given.output):
+        print(path)
+
+
+if __name__ == "__main__":
+    main()
