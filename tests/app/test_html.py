@@ -74,3 +74,11 @@ def test_nothing_from_a_text_is_markup():
     ]
     assert not any("<script" in piece for piece in pieces)
     assert not any('"x"' in piece for piece in pieces)
+
+
+def test_a_map_of_a_long_text_is_cut_and_says_so():
+    names = [f"t{index}" for index in range(200)]
+    page = heat_map(names, names, torch.full((200, 200), 0.01))
+    assert page.count("<tr>") == MAX_MAP + 1
+    assert page.count('scope="col"') == MAX_MAP
+    assert f"the first {MAX_MAP} tokens only" in page

@@ -66,6 +66,7 @@ def test_a_handler_answers(client, known):
         ("inspect-strip", ["nvae", None], "empty"),
         ("inspect-strip", ["nvae", "word " * 300], "tokens"),
         ("inspect-strip", ["nvae", "x" * 5000], "letters"),
+        ("inspect-strip", ["nvae", "half \ud83d of it"], "half of a character"),
         ("inspect-strip", ["/etc", "a sentence"], "not in the list"),
         ("generate-texts", ["nvae", 10_000, 0, True, 5, 0.3], "greater than maximum"),
         ("generate-texts", ["nvae", 5, -1, True, 5, 0.3], "seed"),

@@ -38,3 +38,11 @@ def test_the_space_serves_the_page(trained):
     finally:
         process.terminate()
         process.wait(30)
+
+
+def test_a_space_without_a_run_says_so_in_a_line(tmp_path):
+    pytest.importorskip("gradio")
+    done = subprocess.run([sys.executable, str(SPACE)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1
+    assert "there is no run" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,6 +1,7 @@
 """The demo on a text of one's own, for real and in small; and what it says."""
 
 import io
+import shlex
 
 import pytest
 from small_text import make_sentences
@@ -85,3 +86,26 @@ def test_numbers_are_told_as_they_are():
     assert "lengths it never saw" in told[2]
     assert not any("PPL" in line for line in told)
     assert told[-1].startswith("812 nats")
+
+
+def test_a_report_of_ones_own_is_found_before_the_work(small, tmp_path):
+    (tmp_path / "demo-my").mkdir()
+    (tmp_path / "demo-my" / "report.html").write_text("mine")
+    with pytest.raises(InputError, match=r"report\.html"):
+        demo(small, Terminal.of(io.StringIO()))
+    assert [path.name for path in (tmp_path / "demo-my").iterdir()] == ["report.html"]
+
+
+def test_what_is_printed_to_be_pasted_is_quoted(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.txt").write_text("\n".join(f"{text[:-1]} `x` $HOME." for text in make_sentences(60)))
+    out = io.StringIO()
+    demo(
+        DemoConfig(data="my.txt", layout="sentences", output="a b", steps=1, samples=2, scorer_steps=1),
+        Terminal.of(out),
+    )
+    inspect = next(line for line in out.getvalue().splitlines() if "nvib inspect" in line)
+    words = shlex.split(inspect)
+    assert words[:3] == ["nvib", "inspect", "a b/run"]
+    assert len(words) == 4
+    assert "'" in inspect

@@ -81,6 +81,8 @@ def checked_text(text: Any, what: str = "the sentence") -> str:
     text = text.strip() if isinstance(text, str) else ""
     if not text:
         raise InputError(f"{what} is empty. Type at least a word.")
+    if any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise InputError(f"{what} has half of a character. Type it anew.")
     if len(text) > MAX_LETTERS:
         raise InputError(f"{what} has {len(text):,} letters, this page takes {MAX_LETTERS:,}. Shorten it.")
     return text

@@ -11,6 +11,8 @@ from open_nvib.text.differences import differences
 from open_nvib.text.run import TokenReport
 
 PRIOR = "(prior)"
+MAX_MAP = 64
+"""Rows and columns of a map of attention: more than that nobody can read, and a browser is slow to draw."""
 
 
 def readable(token: str) -> tuple[str, bool]:
@@ -24,7 +26,7 @@ def readable(token: str) -> tuple[str, bool]:
 
 
 def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, pooled: bool = False) -> str:
-    """The text as its tokens, darker the more of the latent's weight they have; dropped ones struck through.
+    """The text as its tokens, the stronger coloured the more weight they have; dropped ones struck through.
 
     With `pooled`, all tokens share the one vector there is.
     """
@@ -41,7 +43,7 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
                 f'{space}<span class="nv-token" style="--shade:{shade}%" title="{_facts(token)}">{escape(text)}</span>'
             )
         else:
-            pieces.append(f'{space}<del class="nv-dropped" title="dropped: it has no vector">{escape(text)}</del>')
+            pieces.append(f'{space}<del class="nv-dropped" title="no vector of its own">{escape(text)}</del>')
     kept = sum(token.kept for token in tokens)
     prior = f", the prior has {prior_weight:.0%} of the weight" if prior_weight else ""
     line = f"one vector for all {len(tokens)} tokens" if pooled else f"{kept} of {len(tokens)} vectors kept{prior}"
@@ -77,7 +79,8 @@ def token_table(tokens: Sequence[TokenReport]) -> str:
 
 def heat_map(outputs: Sequence[str], vectors: Sequence[str], weights: Float[Tensor, "outputs n"]) -> str:
     """Which vector (column) each output token (row) was read from. Columns that nothing was read from are left out."""
-    shown = [index for index in range(len(vectors)) if weights[:, index].max().item() >= 0.005]
+    outputs, weights = outputs[:MAX_MAP], weights[:MAX_MAP]
+    shown = [index for index in range(len(vectors)) if weights[:, index].max().item() >= 0.005][:MAX_MAP]
     head = "".join(f'<th scope="col"><span>{escape(vectors[index])}</span></th>' for index in shown)
     rows = []
     for output, row in zip(outputs, weights.tolist(), strict=True):
@@ -87,7 +90,9 @@ def heat_map(outputs: Sequence[str], vectors: Sequence[str], weights: Float[Tens
             for index in shown
         )
         rows.append(f'<tr><th scope="row">{escape(output)}</th>{cells}</tr>')
-    caption = "rows: tokens written; columns: vectors of the latent, darker the more was read from them"
+    caption = "rows: tokens written; columns: vectors of the latent, in stronger colour the more was read from them"
+    if len(outputs) == MAX_MAP:
+        caption += f"; the first {MAX_MAP} tokens only"
     return _scrolled(
         f'<table class="nv-heat"><caption>{caption}</caption>'
         f"<thead><tr><td></td>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table>"

@@ -1,5 +1,6 @@
 """`demo`: prepare, train, evaluate, and show. Run again, it goes on from what is there."""
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from open_nvib.demo.terminal import Terminal
 from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.experiments.yaml_file import read_mapping, settings_of
+from open_nvib.report.files import check_is_ours
 from open_nvib.report.report import write_run_report
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.data.config import Layout, paper_partitions
@@ -25,6 +27,9 @@ CONFIG = "configs/small/nvae.yaml"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
 """Tokens of the sentences that are used of a text of one's own."""
 SHOWN = 4
+OTHERS = (
+    "(The demo itself has --data, --layout, --steps and --output; other options are of nvib prepare and nvib train.)"
+)
 LOOKS = 6
 """How often a sentence is reconstructed while it trains."""
 
@@ -68,14 +73,21 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     """Run it. Returns the run directory."""
     config, out = config or DemoConfig(), out or Terminal.of()
     directory, path = config.directory, config.directory / "run"
+    check_is_ours(directory, ())  # a report of the user's own is found before the work, not after it
     out.title(f"1. The text: {config.data}")
-    prepared = prepare(_preparation(config))
+    try:
+        prepared = prepare(_preparation(config))
+    except InputError as error:
+        raise InputError(f"{error} {OTHERS}") from error
     out.say(prepared.summary())
     settings = _training(config, prepared)
     partition = settings.partition
     out.title(f"2. Training a small NVAE: {settings.optimiser.steps:,} steps of {settings.optimiser.batch_size}")
     texts = list(prepared.split(partition, "validation")["text"])
-    train(settings, path, callbacks=[Glimpse(texts[0], prepared.tokenizer, out)])
+    try:
+        train(settings, path, callbacks=[Glimpse(texts[0], prepared.tokenizer, out)])
+    except InputError as error:
+        raise InputError(f"{error} {OTHERS}") from error
     out.title("3. Measuring it on text it has not seen")
     record = evaluate(path, _evaluation(config, prepared, settings), say=out.say)
     written = write_run_report(path, directory)
@@ -87,8 +99,9 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     show_numbers(out, record)
     out.title("Where to go on")
     out.say(f"  {written.page}: all of it as a page")
-    out.say(f"  nvib app {path}: look into the latent in the browser")
-    out.say(f'  nvib inspect {path} "{shown[0]}"')
+    quoted = shlex.quote(str(path))
+    out.say(f"  nvib app {quoted}: look into the latent in the browser")
+    out.say(f"  nvib inspect {quoted} {shlex.quote(shown[0])}")
     return path
 
 
@@ -97,10 +110,12 @@ class Glimpse(TrainerCallback):
 
     def __init__(self, text: str, tokenizer: Any, out: Terminal) -> None:
         self.text, self.tokenizer, self.out = text, tokenizer, out
+        self.seen = -1
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if model is None or not state.is_world_process_zero:
+        if model is None or not state.is_world_process_zero or state.global_step == self.seen:
             return
+        self.seen = state.global_step
         training = model.training
         run = Run(Path(), model.eval(), self.tokenizer, torch.zeros(1, dtype=torch.long))
         (report,) = run.inspect([self.text])

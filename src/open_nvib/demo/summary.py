@@ -8,7 +8,7 @@ from open_nvib.text.run import Run, TokenReport
 
 
 def show_reconstructions(out: Terminal, run: Run, texts: Sequence[str]) -> None:
-    out.title("Reconstructions: what has no vector in the latent is struck through")
+    out.title("Reconstructions: what has no vector of its own is struck through")
     for report in run.inspect(texts):
         kept = sum(token.kept for token in report.tokens)
         out.say(f"  {sentence(out, report.tokens)}   ({kept} of {len(report.tokens)} vectors)")

@@ -161,11 +161,11 @@ class Run:
             raise InputError(f"length is {length}, wanted 1 to {self._longest}.")
         bottleneck = self.model.encoder.bottleneck
         if isinstance(bottleneck, PlainBottleneck):
-            raise InputError(f"{self.path}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
+            raise InputError(f"{self.path.name}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
         options = {}
         if delta is not None:
             if not isinstance(bottleneck, NVIBBottleneck):
-                raise InputError(f"{self.path}: delta belongs to the prior of an nvae, and this model is not one.")
+                raise InputError(f"{self.path.name}: delta belongs to the prior of an nvae, and this model is not one.")
             if not 0 <= delta < float("inf"):
                 raise InputError(f"delta is {delta}, wanted a number of at least 0.")
             options["delta"] = delta

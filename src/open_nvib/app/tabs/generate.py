@@ -66,7 +66,8 @@ def add(page: Page) -> None:
     def adapt(name: str) -> tuple[Any, Any]:
         run = page.chosen(name)
         own = delta_of(run)
-        return gr.Slider(maximum=longest(run)), gr.Slider(value=own or 0.0, visible=own is not None)
+        most = longest(run)
+        return gr.Slider(maximum=most, value=min(12, most)), gr.Slider(value=own or 0.0, visible=own is not None)
 
     on([button.click], generate, [page.run, count, seed, natural, length, delta], [texts])
     on([page.run.change], adapt, [page.run], [length, delta])

@@ -43,7 +43,7 @@ def add(page: Page) -> None:
     gr.Examples(page.examples, text, label="Or one of these")
     with gr.Row():
         with gr.Column(min_width=280):
-            gr.Markdown("#### The sentence, darker where the latent has more weight")
+            gr.Markdown("#### The sentence: the stronger its colour, the more weight")
             strip = shown("inspect-strip")
         with gr.Column(min_width=280):
             gr.Markdown("#### Its reconstruction")

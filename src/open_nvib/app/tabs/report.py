@@ -10,7 +10,8 @@ from open_nvib.text.run import Run
 
 
 def report(run: Run, name: str) -> str:
-    return framed(to_page(run_document(run.path)), f"report of {name}")
+    page = to_page(run_document(run.path)).replace(str(run.path), name)  # where it lies is not the reader's business
+    return framed(page, f"report of {name}")
 
 
 def add(page: Page, tab: gr.Tab) -> None:
