@@ -1,6 +1,7 @@
 import torch
 
 from open_nvib.app.html import (
+    MAX_MAP,
     cards,
     framed,
     heat_map,

@@ -21,7 +21,8 @@ def call(client, handler: str, values: list, *, timeout: float = 60.0) -> dict:
     session = uuid.uuid4().hex
     index = handlers(client)[handler]
     body = {"data": values, "fn_index": index, "session_hash": session, "event_data": None, "trigger_id": None}
-    client.post("/gradio_api/queue/join", json=body).raise_for_status()
+    headers = {"content-type": "application/json"}
+    client.post("/gradio_api/queue/join", content=json.dumps(body), headers=headers).raise_for_status()
     with client.stream("GET", f"/gradio_api/queue/data?session_hash={session}", timeout=timeout) as events:
         events.raise_for_status()
         for line in events.iter_lines():
