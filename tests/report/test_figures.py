@@ -113,6 +113,7 @@ def test_without_data_there_is_no_figure(results):
     assert draw_vectors([], family="NVAE", name="x") is None
     assert draw_rows([]) is None
     assert draw_dial(empty) is None
+    assert draw_dial(results, without=["nvae-0.01", "vts-0.5"]) is None
     assert draw_tokens([[]], family="NVAE", kept=0.5) is None
 
 

@@ -5,6 +5,7 @@ python -m open_nvib.experiments.dial experiments/recipe.yaml --row keep-0.5 --ou
 
 import argparse
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,7 +25,7 @@ from open_nvib.text.run import load_run
 KEPT = "reconstruction/*/kept"
 
 
-def draw(experiment: Experiment, row: str, output: Path) -> list[Path]:
+def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[str] = ()) -> list[Path]:
     """Write dial.svg, and of one row lengths.svg, tokens.svg and the numbers behind it, tokens.json."""
     kind = f"{experiment.evaluate.split}-{experiment.evaluate.scorer}"
     results = read_results(plan_of(experiment), experiment.output, evaluation=kind)
@@ -43,7 +44,7 @@ def draw(experiment: Experiment, row: str, output: Path) -> list[Path]:
     kept = chosen.spread(KEPT)
     assert kept is not None
     texts = {
-        "dial.svg": draw_dial(results),
+        "dial.svg": draw_dial(results, without=without),
         "lengths.svg": draw_vectors(chosen.records, family=chosen.family, name=chosen.title),
         "tokens.svg": draw_tokens(seeds, family=chosen.family, kept=kept.mean),
         "tokens.json": json.dumps([[asdict(group) for group in groups] for groups in seeds], indent=1) + "\n",
@@ -59,9 +60,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("experiment")
     parser.add_argument("--row", required=True)
+    parser.add_argument("--without", nargs="*", default=[], help="rows that differ in more than the dial")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
-    for path in draw(load_experiment(given.experiment), given.row, given.output):
+    for path in draw(load_experiment(given.experiment), given.row, given.output, without=given.without):
         print(path)
 
 

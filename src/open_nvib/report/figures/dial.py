@@ -9,9 +9,11 @@ from open_nvib.report.figures.style import MUTED, PAPER, canvas, fit_perplexity,
 from open_nvib.report.results import Results, Row
 
 
-def draw_dial(results: Results, *, families: Sequence[str] = ("NVAE", "VTS")) -> str | None:
-    """BLEU, F-PPL and R-PPL against ν."""
-    rows = {family: _ordered(results, family) for family in families}
+def draw_dial(
+    results: Results, *, families: Sequence[str] = ("NVAE", "VTS"), without: Sequence[str] = ()
+) -> str | None:
+    """BLEU, F-PPL and R-PPL against ν; rows `without` differ in more than the dial and are left out."""
+    rows = {family: _ordered(results, family, without) for family in families}
     if not any(rows.values()):
         return None
     with style():
@@ -43,8 +45,9 @@ def draw_dial(results: Results, *, families: Sequence[str] = ("NVAE", "VTS")) ->
         return to_svg(figure)
 
 
-def _ordered(results: Results, family: str) -> list[Row]:
-    rows = [row for row in results.measured if row.family == family and row.spread(KEPT.path)]
+def _ordered(results: Results, family: str, without: Sequence[str]) -> list[Row]:
+    measured = [row for row in results.measured if row.name not in without and row.spread(KEPT.path)]
+    rows = [row for row in measured if row.family == family]
     return sorted(rows, key=lambda row: row.spread(KEPT.path).mean)  # pyright: ignore[reportOptionalMemberAccess]
 
 

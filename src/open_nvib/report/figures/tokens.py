@@ -6,7 +6,7 @@ from open_nvib.evaluation.tokens import Group
 from open_nvib.report.figures.style import MUTED, canvas, look_of, style, to_svg
 from open_nvib.report.spread import spread
 
-TITLES = {"frequency": "by frequency in training text", "kind": "by kind of token", "place": "by place in the sentence"}
+TITLES = {"frequency": "by frequency", "kind": "by kind of token", "place": "by place"}
 
 
 def draw_tokens(seeds: Sequence[Sequence[Group]], *, family: str, kept: float) -> str | None:
