@@ -6,6 +6,8 @@ from typing import Any
 from open_nvib.demo.terminal import Terminal
 from open_nvib.text.run import Run, TokenReport
 
+UNSEEN = ", lengths it never saw): a plain Transformer, too, does much worse on these"
+
 
 def show_reconstructions(out: Terminal, run: Run, texts: Sequence[str]) -> None:
     out.title("Reconstructions: what has no vector of its own is struck through")
@@ -37,10 +39,10 @@ def show_numbers(out: Terminal, record: dict[str, Any]) -> None:
 def numbers(record: dict[str, Any]) -> list[str]:
     lines = []
     for partition, found in record.get("reconstruction", {}).items():
-        unseen = "" if partition == next(iter(record["reconstruction"])) else ", lengths it never saw"
+        seen = partition == next(iter(record["reconstruction"]))
         lines.append(
-            f"BLEU {found['bleu']:.1f}, {found['exact']:.0%} word for word ({partition}{unseen}): "
-            f"a plain Transformer comes close to 100, as it passes on everything"
+            f"BLEU {found['bleu']:.1f}, {found['exact']:.0%} word for word ({partition}"
+            + ("): a plain Transformer comes close to 100, as it passes on everything" if seen else UNSEEN)
         )
         lines.append(f"{found['kept']:.0%} of the vectors kept ({partition}): a plain Transformer keeps 100%, always")
     if found := record.get("generation"):
