@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
@@ -13,8 +14,7 @@ QUIET += ["--disable-background-networking", "--disable-component-update", "--di
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
-    api = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
-    with api.sync_playwright() as playwright:
+    with sync_playwright() as playwright:
         found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
         if found is None and not Path(playwright.chromium.executable_path).exists():
             pytest.skip(f"no Chromium: none of {', '.join(BROWSERS)} on the PATH, nor one that playwright installed")

@@ -15,11 +15,14 @@ PARTIAL = ".partial"
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of it or nothing; writers at the same time do not meet, the last one stays."""
+    """All of it or nothing; writers at the same time do not meet, the last one stays.
+
+    Half of a character, which UTF-8 does not have, is written as JSON escapes it.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     try:
-        partial.write_text(text, encoding="utf-8")
+        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)

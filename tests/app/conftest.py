@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from open_nvib.app import make_app, serve
 from open_nvib.text.run import Run, load_run
 from open_nvib.text.train import train
 from open_nvib.text.train_config import ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
@@ -30,9 +31,6 @@ def runs(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 @pytest.fixture(scope="session")
 def address(runs: dict[str, Run]) -> Iterator[str]:
     """Where the page is served."""
-    pytest.importorskip("gradio")
-    from open_nvib.app import make_app, serve
-
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

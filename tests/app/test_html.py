@@ -7,7 +7,6 @@ from open_nvib.app.html import (
     heat_map,
     marked,
     path_table,
-    readable,
     text_list,
     token_strip,
     token_table,
@@ -19,15 +18,6 @@ EVIL = '<script>alert("x")</script>'
 
 def token(text, weight=0.5, kept=True):
     return TokenReport(text, weight, weight, kept, 0.1, 3.0)
-
-
-def test_tokens_are_written_as_words():
-    assert [readable(text) for text in ("the", "##ing", "Ġhouse", "▁house")] == [
-        ("the", True),
-        ("ing", False),
-        ("house", True),
-        ("house", True),
-    ]
 
 
 def test_dropped_tokens_are_struck_through_and_pieces_of_words_hang_together():

@@ -7,13 +7,13 @@ import threading
 import time
 import uuid
 
+import gradio as gr
+import httpx
 import pytest
 
-gr, httpx = pytest.importorskip("gradio"), pytest.importorskip("httpx")
-
-from open_nvib.app.limits import MAX_BODY  # noqa: E402
-from open_nvib.app.serve import serve  # noqa: E402
-from open_nvib.errors import InputError  # noqa: E402
+from open_nvib.app.limits import MAX_BODY
+from open_nvib.app.serve import serve
+from open_nvib.errors import InputError
 
 
 def call(client, handler: str, values: list, *, timeout: float = 60.0) -> dict:

@@ -7,14 +7,13 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 
-httpx = pytest.importorskip("httpx")
 SPACE = Path(__file__).parents[2] / "spaces" / "app.py"
 
 
 def test_the_space_serves_the_page(trained):
-    pytest.importorskip("gradio")
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -41,7 +40,6 @@ def test_the_space_serves_the_page(trained):
 
 
 def test_a_space_without_a_run_says_so_in_a_line(tmp_path):
-    pytest.importorskip("gradio")
     done = subprocess.run([sys.executable, str(SPACE)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "there is no run" in done.stderr

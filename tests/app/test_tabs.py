@@ -3,12 +3,10 @@
 import re
 
 import pytest
+from playwright.sync_api import expect
 
-pytest.importorskip("gradio")
 from open_nvib.app.tabs.edit import edit, vectors_of
 
-playwright = pytest.importorskip("playwright.sync_api")
-expect = playwright.expect
 SLOW = 30_000
 
 

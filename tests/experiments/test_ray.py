@@ -36,7 +36,8 @@ def token():
 @pytest.fixture
 def cluster():
     """A head node that runs nothing, and two workers with one core each."""
-    cluster_utils = pytest.importorskip("ray.cluster_utils")
+    from ray import cluster_utils  # slow to import
+
     node = {"object_store_memory": SMALLEST_STORE, "include_dashboard": False}
     made = cluster_utils.Cluster(
         initialize_head=True, head_node_args={**node, "num_cpus": 0, "_system_config": {**QUICK, **AWAKE}}

@@ -7,22 +7,12 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib.text.differences import differences
 from open_nvib.text.run import TokenReport
+from open_nvib.text.words import differences, readable
 
 PRIOR = "(prior)"
 MAX_MAP = 64
 """Rows and columns of a map of attention: more than that nobody can read, and a browser is slow to draw."""
-
-
-def readable(token: str) -> tuple[str, bool]:
-    """A token as people write it, and whether it begins a word."""
-    if token.startswith("##"):
-        return token[2:], False
-    for mark in ("Ġ", "▁"):
-        if mark in token:
-            return token.replace(mark, ""), True
-    return token, True
 
 
 def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, pooled: bool = False) -> str:

@@ -1,12 +1,12 @@
 """The runs that a page shows, each under a name, and texts to try them on."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
 from open_nvib.errors import InputError
 from open_nvib.text.bottlenecks import PlainBottleneck
-from open_nvib.text.run import METRICS, Run, load_run
+from open_nvib.text.run import Run, load_run
+from open_nvib.text.run_files import EVALUATIONS, read_metrics
 
 EXAMPLES = (
     "The museum was opened in 1923.",
@@ -26,7 +26,7 @@ def open_runs(paths: Sequence[str | Path], *, device: str | None = None) -> dict
 
 def example_texts(run: Run, count: int = 4) -> list[str]:
     """Short texts of the kind the model knows: from its evaluation, else from its prior, else plain English."""
-    known = [text for text in _evaluated_texts(run.path / METRICS) if len(text) < 120]
+    known = [text for text in _evaluated_texts(run.path) if len(text) < 120]
     if len(known) >= 2:
         return known[:count]
     if isinstance(run.model.encoder.bottleneck, PlainBottleneck):
@@ -46,12 +46,12 @@ def _names(paths: Sequence[Path]) -> list[str]:
     return ["/".join(end) for end in ends]
 
 
-def _evaluated_texts(path: Path) -> list[str]:
+def _evaluated_texts(run: Path) -> list[str]:
     """What `nvib evaluate` kept as examples."""
     try:
-        evaluations = json.loads(path.read_text(encoding="utf-8"))["evaluations"]
+        evaluations = read_metrics(run)[EVALUATIONS]
         record = evaluations.get("validation-causal") or next(iter(evaluations.values()))
         partition = next(iter(record["reconstruction"].values()))
         return [str(example["text"]) for example in partition["examples"]]
-    except (OSError, ValueError, LookupError, TypeError, AttributeError, StopIteration):
+    except (InputError, LookupError, TypeError, AttributeError, StopIteration):
         return []  # not evaluated, or not by us: the page has other texts to show

@@ -5,6 +5,7 @@ from typing import Any
 
 from open_nvib.demo.terminal import Terminal
 from open_nvib.text.run import Run, TokenReport
+from open_nvib.text.words import readable
 
 UNSEEN = ", lengths it never saw): a plain Transformer, too, does much worse on these"
 
@@ -65,16 +66,16 @@ def sentence(out: Terminal, tokens: Sequence[TokenReport]) -> str:
     """The tokens as words again; a word is struck where all of it was dropped, else the pieces that were."""
     words: list[list[TokenReport]] = []
     for token in tokens:
-        if token.token.startswith("##") and words:
-            words[-1].append(token)
-        else:
-            words.append([token])
+        _, begins = readable(token.token)
+        if begins or not words:
+            words.append([])
+        words[-1].append(token)
     return " ".join(_word(out, word) for word in words)
 
 
 def _word(out: Terminal, pieces: list[TokenReport]) -> str:
     def text(token: TokenReport) -> str:
-        return token.token.removeprefix("##")
+        return readable(token.token)[0]
 
     if not any(piece.kept for piece in pieces):
         return out.struck("".join(text(piece) for piece in pieces))

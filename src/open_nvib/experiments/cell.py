@@ -1,7 +1,6 @@
 """`run_cell`: one cell from nothing, or from where it was interrupted, to its result."""
 
 import json
-import math
 import socket
 import time
 import traceback
@@ -14,6 +13,7 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 
+from open_nvib._files import finite, write_json
 from open_nvib.errors import InputError
 from open_nvib.evaluation import evaluate
 from open_nvib.experiments.data import prepare_if_missing
@@ -29,10 +29,10 @@ from open_nvib.experiments.state import (
     now,
     read_result,
     read_state,
-    write_json,
 )
+from open_nvib.text.claim import as_plain
 from open_nvib.text.run import CONFIG, METRICS, is_run
-from open_nvib.text.train import as_plain, train
+from open_nvib.text.train import train
 
 LONGEST_REASON = 400
 AGAIN = 0.5
@@ -145,7 +145,7 @@ def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> O
                 device = "cuda" if torch.cuda.is_available() else None  # where it was trained
                 record = evaluate(cell.run, cell.evaluate, device=device, say=say)
             result = make_result(cell, record, progress.state.seconds)
-            write_json(cell.result_file, result)
+            write_json(cell.result_file, result, indent=1)
             cell.failure_file.unlink(missing_ok=True)
             progress.done()
         except Exception as error:
@@ -177,19 +177,10 @@ def make_result(cell: Cell, record: dict[str, Any], seconds: dict[str, float]) -
         "seed": cell.seed,
         "label": cell.label,
         "paper": cell.paper,
-        "train": _finite(metrics),
+        "train": finite(metrics),
         "seconds": seconds,
-        "evaluations": _finite(evaluations),
+        "evaluations": finite(evaluations),
     }
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no word for what is not a number: null."""
-    if isinstance(value, dict):
-        return {key: _finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def lost(cell: Cell, reason: str, *, pid: int | None = None) -> Outcome:
@@ -201,7 +192,7 @@ def lost(cell: Cell, reason: str, *, pid: int | None = None) -> Outcome:
         state = replace(state, state="failed", reason=reason, pid=None, finished=now())
         note_failure(cell, f"{reason}\n")
         with suppress(OSError):
-            write_json(cell.state_file, asdict(state))
+            write_json(cell.state_file, asdict(state), indent=1)
     return Outcome(cell, "failed", reason)
 
 

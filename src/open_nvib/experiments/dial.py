@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from open_nvib._files import write_text
 from open_nvib.errors import InputError
 from open_nvib.evaluation.references import choose
 from open_nvib.evaluation.tokens import tokens_kept
 from open_nvib.experiments.experiment import Experiment, load_experiment
-from open_nvib.report.cells import write_atomically
 from open_nvib.report.command import plan_of
 from open_nvib.report.figures.dial import draw_dial
 from open_nvib.report.figures.tokens import draw_tokens
@@ -52,7 +52,7 @@ def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[st
     output.mkdir(parents=True, exist_ok=True)
     written = {output / name: text for name, text in texts.items() if text is not None}
     for path, text in written.items():
-        write_atomically(path, text)
+        write_text(path, text)
     return list(written)
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Sequence
 
+from open_nvib._files import write_json
 from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, differs, reason_of
 from open_nvib.experiments.data import check_recipe, prepare_if_missing
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, count
-from open_nvib.experiments.state import Say, changed_settings, is_done, read_result, read_state, write_json
+from open_nvib.experiments.state import Say, changed_settings, is_done, read_result, read_state
 
 
 def run_experiment(
@@ -75,7 +76,7 @@ def _kept(cell: Cell) -> Outcome:
     labels = {"label": cell.label, "paper": cell.paper}
     try:
         if result is not None and result != {**result, **labels}:
-            write_json(cell.result_file, {**result, **labels})
+            write_json(cell.result_file, {**result, **labels}, indent=1)
     except OSError as error:
         return Outcome(cell, "failed", reason_of(error))
     return Outcome(cell, "kept")

@@ -13,6 +13,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
+from open_nvib._files import write_json
 from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig
 from open_nvib.experiments.experiment import Cell
@@ -75,18 +76,6 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return None
-
-
-def write_json(path: Path, value: Any) -> None:
-    """All of it or nothing."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{socket.gethostname()}-{os.getpid()}.partial")
-    try:
-        partial.write_text(json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False) + "\n", encoding="utf-8")
-        partial.replace(path)
-    except OSError:
-        partial.unlink(missing_ok=True)
-        raise
 
 
 def is_state(value: Any) -> bool:
@@ -233,7 +222,7 @@ class Progress:
                 spent = round(state.seconds.get(state.phase, 0.0) + elapsed, 2)
                 self.state = replace(state, seconds={**state.seconds, state.phase: spent})
             self._since += elapsed
-            write_json(self.cell.state_file, asdict(self.state))
+            write_json(self.cell.state_file, asdict(self.state), indent=1)
 
 
 def now() -> str:

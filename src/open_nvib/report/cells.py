@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from open_nvib._files import write_text
 from open_nvib.errors import InputError
 from open_nvib.report.shape import EVALUATIONS, misfit
 
@@ -103,7 +104,7 @@ def export(cells: Sequence[Cell], folder: Path) -> list[str]:
         text = json.dumps(cell.content, indent=1, ensure_ascii=False) + "\n"
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            write_atomically(target, text)
+            write_text(target, text)
         except OSError as error:
             why = error.strerror or error
             raise InputError(f"{target}: cannot be written ({why}). Give another --output.") from error
@@ -111,13 +112,6 @@ def export(cells: Sequence[Cell], folder: Path) -> list[str]:
         if size > LARGEST:
             remarks.append(f"{target}: {size:,} bytes, more than the {LARGEST:,} that a result is expected to take.")
     return remarks
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Never half a file. Half of a character, which UTF-8 does not have, is written as JSON escapes it."""
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(text, encoding="utf-8", errors="backslashreplace")
-    partial.replace(path)
 
 
 def find(record: Any, path: str) -> Any:

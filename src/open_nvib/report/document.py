@@ -4,10 +4,11 @@ Words are plain text but for `code` between backticks and letters set lower, as 
 are kept as they are.
 """
 
-import difflib
 import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
+
+from open_nvib.text.words import differences
 
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _MARKUP = re.compile(r"`([^`]+)`|(?<=[λ′Lακ])_([A-Za-z0-9])")
@@ -120,10 +121,8 @@ class Pair:
 
     def differences(self) -> list[tuple[str, bool]]:
         """Runs of words of the reconstruction, and whether the text has them at that place."""
-        before, after = self.text.split(), self.reconstruction.split()
-        matcher = difflib.SequenceMatcher(None, before, after, autojunk=False)
-        runs = [(" ".join(after[low:high]), tag == "equal") for tag, _, _, low, high in matcher.get_opcodes()]
-        return [run for run in runs if run[0]]
+        found = differences(self.text, self.reconstruction)
+        return [(piece.after, piece.same) for piece in found if piece.after]
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+from open_nvib._files import write_text
 from open_nvib.errors import InputError
 from open_nvib.report import markdown, page
-from open_nvib.report.cells import write_atomically
 from open_nvib.report.document import Document
 from open_nvib.report.figures import style
 
@@ -26,7 +26,7 @@ def write_document(document: Document, output: Path) -> Path:
     try:
         (output / FIGURES).mkdir(parents=True, exist_ok=True)
         for path, text in texts.items():
-            write_atomically(path, text)
+            write_text(path, text)
         for old in (output / FIGURES).glob("*.svg"):
             if old not in texts and _is_ours(old):
                 old.unlink()  # of an earlier report; nothing links to it any more

@@ -9,7 +9,8 @@ from filelock import FileLock
 
 from open_nvib._files import damaged, read_object, write_json
 
-CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
+CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
+    "checkpoints",
     "config.yaml",
     "lengths.json",
     "log.jsonl",

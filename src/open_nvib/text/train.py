@@ -1,7 +1,6 @@
 """`train`: a configuration and prepared data to a run directory."""
 
 import json
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -18,34 +17,29 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib._files import digest_of_file, whole_name, write_json, write_text
+from open_nvib._files import digest_of_file, write_json, write_text
 from open_nvib.errors import InputError
 from open_nvib.text.checkpoints import checkpoints, damage, writing_to
+from open_nvib.text.claim import as_plain, claim
 from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.console import Bar, Console
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model import TextAutoencoder
 from open_nvib.text.run_files import (
+    CHECKPOINTS,
     CONFIG,
     EVALUATIONS,
     LENGTHS,
-    LOCK,
     LOG,
-    METRICS,
     MODEL,
     TOKENIZER,
     VALIDATION,
     WEIGHTS,
     change_metrics,
-    is_run,
-    read_config,
-    read_metrics,
 )
 from open_nvib.text.schedules import last_value
 from open_nvib.text.train_config import TrainConfig
 from open_nvib.text.trainer import AutoencoderTrainer
-
-CHECKPOINTS = "checkpoints"
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ def train(
     _check_trackers(config.watch.trackers)
     set_seed(config.seed)
     with processes.main_process_first():  # which makes the directory that the others then find
-        finished = _claim(directory, config, overwrite=overwrite and main)
+        finished = claim(directory, config, overwrite=overwrite and main)
         if finished is not None:
             return finished
         model = make_model(config, prepared)
@@ -286,54 +280,6 @@ class JsonLines(TrainerCallback):
         if state.is_world_process_zero and logs:
             with self.path.open("a") as stream:
                 stream.write(json.dumps({"step": state.global_step, **logs}) + "\n")
-
-
-def _claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str, float] | None:
-    """See that `directory` is free or holds this very run; the metrics if that run is finished."""
-    if not directory.exists() or not any(directory.iterdir()):
-        return None
-    if not is_run(directory):
-        if {whole_name(path) for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
-            return None  # killed while it was begun
-        raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
-    if overwrite:
-        _empty(directory)
-        return None
-    known = _with_defaults(read_config(directory), as_plain(TrainConfig()))
-    if known != as_plain(config):
-        different = sorted(_differences(known, as_plain(config)))
-        raise InputError(
-            f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
-            f"--overwrite to replace it."
-        )
-    return read_metrics(directory).get(VALIDATION)  # without it, training did not get to its end
-
-
-def as_plain(config: TrainConfig) -> dict[str, Any]:
-    """In YAML's own types."""
-    return json.loads(json.dumps(asdict(config)))
-
-
-def _with_defaults(known: Any, defaults: Any) -> Any:
-    """A setting that a run does not have is newer than the run, which had what now is the default."""
-    if not isinstance(known, dict) or not isinstance(defaults, dict):
-        return known
-    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
-
-
-def _differences(a: Any, b: Any, path: str = "") -> set[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = set(a) | set(b)
-        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
-    return set() if a == b else {path}
-
-
-def _empty(directory: Path) -> None:
-    """Remove the files of a run, and nothing else that may stand there."""
-    for name in (CONFIG, LENGTHS, LOG, METRICS, LOCK):
-        (directory / name).unlink(missing_ok=True)
-    for name in (CHECKPOINTS, MODEL, TOKENIZER):
-        shutil.rmtree(directory / name, ignore_errors=True)
 
 
 def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:

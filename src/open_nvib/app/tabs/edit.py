@@ -6,11 +6,12 @@ from typing import Any
 import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_number, checked_text, on, shown
-from open_nvib.app.html import marked, readable
+from open_nvib.app.html import marked
 from open_nvib.errors import InputError
 from open_nvib.text.decoding import decode
 from open_nvib.text.looking import reweight
 from open_nvib.text.run import Run, token_reports
+from open_nvib.text.words import readable
 
 HEAVIEST = 10.0
 

@@ -8,11 +8,12 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
+from open_nvib._files import write_json
 from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, lost, note_failure, reason_of
 from open_nvib.experiments.engines.worker import work
 from open_nvib.experiments.experiment import Cell
-from open_nvib.experiments.state import STALE, Say, read_result, read_state, write_json
+from open_nvib.experiments.state import STALE, Say, read_result, read_state
 
 RETRIES = 5
 """How often a cell may lose its worker or the worker's node. Each time it goes on from its last checkpoint."""
@@ -95,10 +96,10 @@ def bring_home(outcome: Outcome) -> None:
     """Write here what a worker wrote, in case it does not share this file system."""
     cell = outcome.cell
     if outcome.result is not None and read_result(cell) != outcome.result:
-        write_json(cell.result_file, outcome.result)
+        write_json(cell.result_file, outcome.result, indent=1)
     known = read_state(cell)
     if outcome.record is not None and (known is None or vars(known) != outcome.record):
-        write_json(cell.state_file, outcome.record)
+        write_json(cell.state_file, outcome.record, indent=1)
     if outcome.failure and not cell.failure_file.exists():
         note_failure(cell, outcome.failure)
 

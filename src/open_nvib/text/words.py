@@ -1,7 +1,17 @@
-"""Where two texts differ, word by word."""
+"""Tokens and texts as words: how a token is written, and where two texts differ."""
 
 import difflib
 from dataclasses import dataclass
+
+
+def readable(token: str) -> tuple[str, bool]:
+    """A token as people write it, and whether it begins a word."""
+    if token.startswith("##"):
+        return token[2:], False
+    for mark in ("Ġ", "▁"):
+        if mark in token:
+            return token.replace(mark, ""), True
+    return token, True
 
 
 @dataclass(frozen=True)
