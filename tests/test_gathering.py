@@ -1,9 +1,9 @@
-"""Gathering: runs of tokens as one component, against a slow loop, strides, and the Dirichlet itself."""
+"""Gathering: tokens laid end to end and cut into components, against a slow loop, strides, and the Dirichlet itself."""
 
 import pytest
 import torch
 
-from open_nvib.gathering import gather, starts_run
+from open_nvib.gathering import gather
 from open_nvib.text.bottlenecks import kept_at_stride
 
 BATCH, N, SIZE = 3, 11, 5
@@ -18,56 +18,79 @@ def tokens():
 
 
 def by_hand(alpha, per_component):
-    """Runs of one text, as lists of places: a token begins one when those before have filled theirs."""
-    runs, total = [], 0.0
+    """The components of one text, each a dict of places and what of their pseudo-counts lies in it."""
+    components, room = [], 0.0
     for place, count in enumerate(alpha.tolist()):
-        filled = total
-        total += count
-        before, now = -(-filled // per_component), -(-total // per_component)  # components begun, rounded up
-        if now > before or not runs:
-            runs.append([])
-        runs[-1].append(place)
-    return runs
+        left = min(count, per_component)
+        while left > 1e-9:
+            if room <= 1e-9:
+                components.append({})
+                room = per_component
+            part = min(left, room)
+            components[-1][place] = part
+            left, room = left - part, room - part
+    return components
 
 
 @pytest.mark.parametrize("per_component", [0.3, 0.9, 1.7, 40.0])
-def test_gather_is_a_weighted_mean_of_each_run(tokens, per_component):
+def test_gather_is_a_weighted_mean_of_what_lies_in_each_component(tokens, per_component):
     alpha, hidden = tokens
     gathered = gather(alpha, hidden, per_component=per_component)
     for row in range(BATCH):
-        runs = by_hand(alpha[row], per_component)
-        firsts = [run[0] for run in runs]
-        assert (gathered.alpha[row] > 0).nonzero().flatten().tolist() == firsts
-        for run in runs:
-            weights = alpha[row, run] / alpha[row, run].sum()
-            torch.testing.assert_close(gathered.alpha[row, run[0]], alpha[row, run].sum())
-            torch.testing.assert_close(gathered.hidden[row, run[0]], weights @ hidden[row, run])
+        components = by_hand(alpha[row], per_component)
+        places = (gathered.alpha[row] > 0).nonzero().flatten().tolist()
+        assert places == [min(component) for component in components]
+        for place, component in zip(places, components, strict=True):
+            parts = torch.tensor(list(component.values()), dtype=torch.float64)
+            above = (alpha[row, list(component)] - per_component).clamp(min=0)
+            ends = torch.tensor(
+                [max(c for c in range(len(components)) if place in components[c]) for place in component]
+            )
+            here = ends == components.index(component)
+            torch.testing.assert_close(gathered.alpha[row, place], parts.sum() + above[here].sum())
+            torch.testing.assert_close(gathered.hidden[row, place], parts @ hidden[row, list(component)] / parts.sum())
     torch.testing.assert_close(gathered.alpha.sum(-1), alpha.sum(-1))
 
 
-@pytest.mark.parametrize("share", [1.0, 0.75, 0.5, 0.25, 0.2, 0.1])
-def test_equal_counts_make_a_stride(share):
-    """With nothing learned, it keeps what a stride keeps."""
-    for count in (0.1, 1.0, 3.0):
-        alpha = torch.full((1, 50), count)
-        assert torch.equal(starts_run(alpha, count / share)[0], kept_at_stride(50, 1 - share))
+@pytest.mark.parametrize("share", [1.0, 0.75, 0.5, 0.35, 0.25, 0.2, 0.1])
+def test_equal_counts_make_equal_components(share):
+    """With nothing learned there are as many as a stride keeps, and all but the last are full."""
+    for n in (1, 2, 7, 19, 50):
+        for count in (0.1, 1.0, 3.0):
+            alpha = torch.full((1, n), count)
+            found = gather(alpha, torch.ones(1, n, SIZE), per_component=count / share).alpha[0]
+            found = found[found > 0]
+            assert len(found) == kept_at_stride(n, 1 - share).sum()
+            torch.testing.assert_close(found[:-1], torch.full_like(found[:-1], count / share))
 
 
-def test_a_token_with_more_evidence_has_a_vector_for_itself():
-    alpha = torch.tensor([[1.0, 1.0, 4.0, 1.0, 1.0, 1.0]])
-    assert starts_run(alpha, 2.0).tolist() == [[True, False, True, True, False, True]]
+def test_a_token_that_is_cut_has_a_part_in_both():
+    alpha, hidden = torch.tensor([[1.0, 1.0, 1.0, 1.0]]), torch.eye(4).unsqueeze(0)
+    gathered = gather(alpha, hidden, per_component=1.5)
+    torch.testing.assert_close(gathered.alpha, torch.tensor([[1.5, 1.5, 0.0, 1.0]]))
+    torch.testing.assert_close(
+        gathered.hidden[0], torch.tensor([[2, 1, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0], [0, 0, 0, 3.0]]) / 3
+    )
+
+
+def test_a_token_with_more_evidence_has_more_of_a_vector():
+    """At most all of it: what is above that is weight alone."""
+    hidden = torch.eye(6).unsqueeze(0)
+    gathered = gather(torch.tensor([[1.0, 1.0, 9.0, 1.0, 1.0, 0.5]]), hidden, per_component=2.0)
+    assert gathered.alpha.tolist() == [[2.0, 0.0, 9.0, 2.0, 0.0, 0.5]]
+    assert gathered.hidden[0, 2].tolist() == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
 
 
 def test_gathered_weights_are_those_of_the_tokens_added_up():
     """The aggregation property: moments of the sums of Dirichlet weights. 4 standard errors: fails once in 3,000."""
-    alpha = torch.tensor([[0.5, 1.5, 0.7, 0.3, 2.0]]).double()
+    alpha = torch.tensor([[0.5, 1.4, 0.7, 0.3, 0.9, 0.2]]).double()
     gathered = gather(alpha, alpha.unsqueeze(-1), per_component=1.9).alpha[0]
+    gathered = gathered[gathered > 0]
     torch.manual_seed(0)
     drawn = torch.distributions.Dirichlet(alpha[0]).sample((40_000,))
-    first = starts_run(alpha, 1.9)[0]
-    runs = first.long().cumsum(0) - 1
-    summed = torch.zeros(40_000, int(first.sum())).double().index_add(1, runs, drawn)
-    beta = torch.distributions.Beta(gathered[first], alpha.sum() - gathered[first])
+    runs = torch.tensor([0, 0, 1, 1, 1, 2])
+    summed = torch.zeros(40_000, 3).double().index_add(1, runs, drawn)
+    beta = torch.distributions.Beta(gathered, alpha.sum() - gathered)
     error = (beta.variance / 40_000).sqrt()
     assert ((summed.mean(0) - beta.mean).abs() < 4 * error).all()
     torch.testing.assert_close(summed.var(0), beta.variance, rtol=0.05, atol=0)

@@ -1,45 +1,37 @@
-"""Fewer components: neighbouring tokens share one until it holds a given pseudo-count.
+"""Fewer components: neighbouring tokens share one, of a given pseudo-count.
 
-By the aggregation property of the Dirichlet distribution, weights that are added up are again Dirichlet, with the sum
-of their pseudo-counts. So a run of tokens can become one component that has all their evidence, and α₀ stays.
+A Dirichlet process can be cut anywhere and put together again. By the aggregation property of the Dirichlet
+distribution, weights that are added up are again Dirichlet, with the sum of their pseudo-counts; the other way round, a
+component is the sum of two with parts of its pseudo-count. So the tokens' pseudo-counts are laid end to end and cut
+where a component is full: it has what lies in it, and α₀ stays.
 """
 
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from open_nvib._numeric import widen
 from open_nvib._records import BatchRecord, trusted
 
 ROUNDING = 1e-6
-"""Share of a component by which the running sum may be above a whole number: counts that fill components exactly, such
-as 0.1 ten times, do not begin another by the rounding of their sum."""
+"""Share of a component by which a sum may be off a whole number: counts that fill components exactly, such as 0.1 ten
+times, do not leave a crumb in another by the rounding of their sum."""
 
 
 @dataclass(frozen=True, eq=False)
 class Gathered(BatchRecord):
-    """Tokens after gathering: the first of each run has all of its pseudo-count, the others have none.
+    """Tokens after gathering. A component stands where the first token that begins in it, or is cut by it, stands.
 
     Args:
-        alpha: pseudo-counts, 0 but for the first token of each run.
-        hidden: at those, the mean of the run's hidden states, weighted by the tokens' own pseudo-counts; elsewhere 0.
+        alpha: pseudo-counts of the components, 0 elsewhere.
+        hidden: the means of what the components hold of the tokens' hidden states, by pseudo-counts; 0 elsewhere.
     """
 
     alpha: Float[Tensor, "batch n"]
     hidden: Float[Tensor, "batch n size"]
-
-
-def starts_run(alpha: Float[Tensor, "batch n"], per_component: Float[Tensor, ""] | float) -> Bool[Tensor, "batch n"]:
-    """Whether a token begins a run: where the running sum of α passes a multiple of `per_component`.
-
-    Equal pseudo-counts of a share s of `per_component` make it every 1/s-th token, the first included, as a stride
-    does. A token of more than average begins one sooner, and one that fills a component has it for itself.
-    """
-    run = (widen(alpha).cumsum(-1) / per_component - ROUNDING).ceil()
-    return run > F.pad(run[:, :-1], (1, 0))
 
 
 def gather(
@@ -48,12 +40,31 @@ def gather(
     *,
     per_component: Float[Tensor, ""] | float,
 ) -> Gathered:
-    """Runs of tokens as one component each, of about `per_component` in pseudo-counts; padding has α = 0."""
+    """Tokens in components of `per_component` in pseudo-counts, the last of what is left; padding has α = 0.
+
+    Equal pseudo-counts of a share s of `per_component` put 1/s tokens in each, with parts of one where 1/s is no whole
+    number. A token of more than average fills more of a component, at most one: what it has above that adds to its
+    weight and takes no more room. The shares follow α smoothly, so that what a token is given is learned.
+    """
+    whole = widen(alpha) / per_component
+    share = whole.clamp(max=1.0)
+    end = share.cumsum(-1)
+    begin = F.pad(end[:, :-1], (1, 0))
+    first = (begin.detach() + ROUNDING).floor()  # the component that a token begins in, and the one it ends in
+    last = torch.maximum((end.detach() - ROUNDING).ceil() - 1, first)
+    in_last = torch.where(last > first, end - last, 0.0)
+
+    taken = torch.where(share > 0, last, -1.0).cummax(-1).values
+    opens = taken > F.pad(taken[:, :-1], (1, 0), value=-1.0)
     places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
-    first = torch.where(starts_run(alpha.detach(), per_component), places, 0).cummax(-1).values  # of a token's run
-    gathered = torch.zeros_like(alpha).scatter_add(-1, first, alpha)
-    total = gathered.gather(-1, first)
-    share = alpha / torch.where(total == 0, 1.0, total)
-    wide = first.unsqueeze(-1).expand_as(hidden)
-    mixed = torch.zeros_like(hidden).scatter_add(-2, wide, share.unsqueeze(-1).to(hidden.dtype) * hidden)
-    return trusted(Gathered, alpha=gathered, hidden=mixed)
+    own = torch.where(opens, places, 0).cummax(-1).values  # where the component stands that a token ends in
+    before = torch.where(last > first, F.pad(own[:, :-1], (1, 0)), own)
+
+    counts, mixed = torch.zeros_like(end), torch.zeros_like(hidden)
+    above = counts.scatter_add(-1, own, whole - share)
+    for place, part in ((before, share - in_last), (own, in_last)):
+        counts = counts.scatter_add(-1, place, part)
+        wide = place.unsqueeze(-1).expand_as(hidden)
+        mixed = mixed.scatter_add(-2, wide, part.unsqueeze(-1).to(hidden.dtype) * hidden)
+    mixed = mixed / torch.where(counts == 0, 1.0, counts).unsqueeze(-1).to(hidden.dtype)
+    return trusted(Gathered, alpha=((counts + above) * per_component).to(alpha.dtype), hidden=mixed)

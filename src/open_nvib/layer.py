@@ -142,8 +142,7 @@ class NVIB(nn.Module):
         mask = self._check(hidden, mask)
         hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # whatever stands on padding, NaN too, goes no further
         dtype = at_least_float32(hidden.dtype)
-        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](self._scores(hidden).to(dtype))
-        alpha = (alpha * self.delta if self.alpha_unit == "delta" else alpha).masked_fill(~mask, 0.0)
+        alpha = self._counts(hidden, mask)
         if self.keep_share is not None:
             gathered = gather(alpha, hidden, per_component=self.delta / self.keep_share)
             alpha, hidden = gathered.alpha, gathered.hidden
@@ -163,10 +162,19 @@ class NVIB(nn.Module):
             prior=self.prior,
         )
 
-    def _scores(self, hidden: Tensor) -> Tensor:
-        """The projection to α, before the activation."""
-        scores = self.to_alpha(hidden).squeeze(-1)
-        return scores if self.alpha_contrast is None else self._start + self.alpha_contrast * (scores - self._start)
+    def pseudo_counts(
+        self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
+    ) -> Float[Tensor, "batch n"]:
+        """α of each token, before neighbours are gathered: with `keep_share` the posterior has that of components."""
+        mask = self._check(hidden, mask)
+        return self._counts(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
+
+    def _counts(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        scores = self.to_alpha(hidden).squeeze(-1).to(at_least_float32(hidden.dtype))
+        if self.alpha_contrast is not None:
+            scores = self._start + self.alpha_contrast * (scores - self._start)
+        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](scores)
+        return (alpha * self.delta if self.alpha_unit == "delta" else alpha).masked_fill(~mask, 0.0)
 
     def _check(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         check_floating("NVIB", "hidden", hidden)

@@ -4,38 +4,43 @@ import pytest
 import torch
 
 from open_nvib.evaluation.tokens import kind_of, rank_of, tokens_kept, vectors_of_tokens
-from open_nvib.layer import NVIB
 from open_nvib.process import Posterior
-from open_nvib.text.bottlenecks import VectorLatent
+from open_nvib.text.bottlenecks import NVIBBottleneck, make_bottleneck
+from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.data import load_prepared
 from open_nvib.text.run import load_run
 
 
-def test_gathered_tokens_share_a_vector():
-    """Runs of 1, 2 and 1 tokens, and of 1 and 2 before padding, from counts of 4, 1, 1, 4 and 1, 3, 1."""
-    layer = NVIB(3, input_size=1, keep_share=0.5, delta=2.0)
-    torch.nn.init.ones_(layer.to_alpha.weight)
-    torch.nn.init.zeros_(layer.to_alpha.bias)
-    hidden = torch.tensor([[4.0, 1.0, 1.0, 4.0], [3.0, 3.0, 1.0, 9.0]]).unsqueeze(-1)
-    latent = layer(hidden, torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool())
-    shares = vectors_of_tokens(latent, 4)
-    torch.testing.assert_close(shares, torch.tensor([[1.0, 0.5, 0.5, 1.0], [1.0, 0.5, 0.5, 0.0]]))
-    torch.testing.assert_close(shares.sum(-1), latent.kept * latent.lengths)
+def bottleneck_of(**options):
+    """One whose hidden states are the pseudo-counts themselves."""
+    bottleneck = make_bottleneck(TextAutoencoderConfig(d_model=1, **options))
+    if isinstance(bottleneck, NVIBBottleneck):
+        torch.nn.init.ones_(bottleneck.nvib.to_alpha.weight)
+        torch.nn.init.zeros_(bottleneck.nvib.to_alpha.bias)
+    return bottleneck
+
+
+def test_gathered_tokens_have_the_part_of_a_vector_that_they_fill():
+    """A vector holds 4: the first text fills two and a half, the second, before its padding, two."""
+    bottleneck = bottleneck_of(keep_share=0.5, delta=2.0)
+    hidden = torch.tensor([[4.0, 1.0, 1.0, 9.0], [3.0, 4.0, 1.0, 9.0]]).unsqueeze(-1)
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()
+    shares = vectors_of_tokens(bottleneck, hidden, mask)
+    torch.testing.assert_close(shares, torch.tensor([[1.0, 0.25, 0.25, 1.0], [0.75, 1.0, 0.25, 0.0]]))
+    latent = bottleneck(hidden, mask)
+    assert (latent.kept * latent.lengths).round().tolist() == shares.sum(-1).ceil().tolist() == [3.0, 2.0]
 
 
 def test_dropped_tokens_have_none():
-    layer = NVIB(3, input_size=1)
-    torch.nn.init.ones_(layer.to_alpha.weight)
-    torch.nn.init.zeros_(layer.to_alpha.bias)
-    latent = layer(torch.tensor([[1.0, -1.0, 2.0]]).unsqueeze(-1))
-    assert vectors_of_tokens(latent, 3).tolist() == [[1.0, 0.0, 1.0]]
+    hidden, mask = torch.tensor([[1.0, -1.0, 2.0]]).unsqueeze(-1), torch.ones(1, 3).bool()
+    assert vectors_of_tokens(bottleneck_of(), hidden, mask).tolist() == [[1.0, 0.0, 1.0]]
+    strided = bottleneck_of(bottleneck="vts", stride=0.5)
+    assert vectors_of_tokens(strided, hidden, mask).tolist() == [[1.0, 0.0, 1.0]]
 
 
 def test_a_pooled_latent_has_no_vectors_of_tokens():
-    one = torch.zeros(2, 1, 3)
-    latent = VectorLatent(mu=one, log_sigma=one, mask=torch.ones(2, 1).bool(), lengths=torch.tensor([4, 4]), d=3)
     with pytest.raises(ValueError, match="one vector for all tokens"):
-        vectors_of_tokens(latent, 4)
+        vectors_of_tokens(bottleneck_of(bottleneck="vtp"), torch.zeros(2, 4, 1), torch.ones(2, 4).bool())
 
 
 def test_groups():

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch.distributions import Normal, kl_divergence
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
+from open_nvib.gathering import gather
 from open_nvib.text.bottlenecks import kept_at_stride, plain_mixture, pool
 from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.decoding import decode
@@ -236,6 +237,28 @@ def test_cross_attention_of_t_is_ordinary_attention(heads):
 def test_stride_drops_its_share_evenly(share, kept):
     assert kept_at_stride(20, share).nonzero().flatten().tolist() == list(kept)
     assert kept_at_stride(1, share).tolist() == [True]
+
+
+@pytest.mark.parametrize(("share", "size"), [(0.5, 2), (0.75, 4)])
+def test_a_stride_can_pool_what_it_drops(share, size):
+    """A vector that stays is the mean of its run's hidden states, the last run cut short by the end of the text."""
+    torch.manual_seed(0)
+    bottleneck = make_model("vts", stride=share, stride_pooling=True).encoder.bottleneck
+    hidden, n = torch.randn(1, 11, bottleneck.to_mu.in_features), 9
+    mask = torch.arange(11).unsqueeze(0) < n
+    latent = bottleneck(hidden, mask)
+    starts = list(range(0, n, size))
+    assert latent.mask[0].nonzero().flatten().tolist() == starts
+    for start in starts:
+        mean = hidden[0, start : min(start + size, n)].mean(0)
+        torch.testing.assert_close(latent.mu[0, start], bottleneck.to_mu(mean))
+
+
+@pytest.mark.parametrize("dropped", [0.25, 0.3, 0.5, 0.6, 0.75, 0.9])
+@pytest.mark.parametrize("n", [1, 6, 20, 50])
+def test_pooled_vectors_stand_where_the_stride_keeps_them(dropped, n):
+    gathered = gather(torch.ones(1, n), torch.ones(1, n, 3), per_component=1 / (1 - dropped))
+    assert torch.equal(gathered.alpha[0] > 0, kept_at_stride(n, dropped))
 
 
 @pytest.mark.parametrize("how", ["mean", "max", "cls"])

@@ -6,11 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
-from open_nvib.process import Posterior
-from open_nvib.text.bottlenecks import Latent
+from open_nvib.text.bottlenecks import Bottleneck, NVIBBottleneck
 from open_nvib.text.decoding import in_batches
 from open_nvib.text.run import Run
 from open_nvib.text.scores import BATCH, Texts, make_batch
@@ -29,7 +28,8 @@ class Group:
         by: what they are grouped by: frequency, kind or place.
         name: of the group.
         tokens: how many there are.
-        vectors: mean share of a vector that one has; over all tokens it is the number of vectors for each.
+        vectors: mean share of a vector that one has. Over all tokens it is the number of vectors for each, but that
+            the last vector of a text, which may not be full, is a part of one here.
     """
 
     by: str
@@ -38,23 +38,24 @@ class Group:
     vectors: float
 
 
-def vectors_of_tokens(latent: Latent, n: int) -> Float[Tensor, "batch n"]:
-    """The share of a vector that each of `n` places has.
+def vectors_of_tokens(
+    bottleneck: Bottleneck, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"]
+) -> Float[Tensor, "batch n"]:
+    """The share of a vector that each token has.
 
-    A token that has a vector of its own has 1, one that was dropped has 0. Tokens that were gathered in one component
-    have equal shares of it. Padding has 0.
+    A token that has a vector of its own has 1, one that was dropped has 0. One that is gathered with its neighbours has
+    the part of a component that it fills; where it fills all of one, 1. Padding has 0.
     """
-    if isinstance(latent, Posterior):
-        own = ((latent.alpha > 0) & latent.mask)[:, :-1]
-        if latent.prior.keep_share is not None:
-            runs = own.long().cumsum(-1) * latent.mask[:, :-1]  # 0 before the first component, and on padding
-            ones = torch.ones_like(runs, dtype=torch.float32)
-            sizes = torch.zeros(len(runs), n + 1, device=runs.device).scatter_add(-1, runs, ones)
-            return torch.where(runs > 0, 1 / sizes.gather(-1, runs).clamp(min=1), 0.0)
-        return own.float()
-    if latent.mask.shape[-1] != n:
+    if isinstance(bottleneck, NVIBBottleneck):
+        layer = bottleneck.nvib
+        alpha = layer.pseudo_counts(hidden, mask)
+        if layer.keep_share is None:
+            return (alpha > 0).float()
+        return (alpha * layer.keep_share / layer.delta).clamp(max=1.0)
+    kept = bottleneck(hidden, mask).mask
+    if kept.shape != mask.shape:
         raise ValueError("vectors_of_tokens: a pooled latent has one vector for all tokens and none for each.")
-    return latent.mask.float()
+    return kept.float()
 
 
 @torch.no_grad()
@@ -72,8 +73,9 @@ def tokens_kept(run: Run, texts: Texts, training: Iterable[Iterable[int]]) -> li
     sums: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for _, batch in in_batches(texts, BATCH, len):
         inputs = make_batch(run.model, batch)
-        latent = run.model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
-        shares = vectors_of_tokens(latent, inputs["input_ids"].shape[-1]).tolist()
+        mask = inputs["attention_mask"].bool()
+        hidden = run.model.encoder.hidden_states(inputs["input_ids"], mask)
+        shares = vectors_of_tokens(run.model.encoder.bottleneck, hidden, mask).tolist()
         for text, row in zip(batch, shares, strict=True):
             for index, (token, share) in enumerate(zip(text, row, strict=False)):
                 for by, group in tests.items():

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from open_nvib._records import BatchRecord, trusted
 from open_nvib.gamma import Method
+from open_nvib.gathering import gather
 from open_nvib.kl import gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
 from open_nvib.mixtures import ImpulseMixture
@@ -101,6 +102,7 @@ class GaussianBottleneck(nn.Module):
         self.d = config.d_model // config.heads
         self.pooling = config.pooling if config.bottleneck == "vtp" else None
         self.stride = config.stride if config.bottleneck == "vts" else 0.0
+        self.stride_pooling = config.stride_pooling
         self.to_mu = nn.Linear(config.d_model, config.p)
         self.to_log_sigma = nn.Linear(config.d_model, config.p)
         self.reset_parameters()
@@ -116,6 +118,8 @@ class GaussianBottleneck(nn.Module):
         if self.pooling is not None:
             hidden, mask = pool(hidden, mask, self.pooling), torch.ones_like(mask[:, :1])
         elif self.stride:
+            if self.stride_pooling:
+                hidden = gather(mask.to(hidden.dtype), hidden, per_component=1 / (1 - self.stride)).hidden
             mask = mask & kept_at_stride(mask.shape[1], self.stride).to(mask.device)
         log_sigma = self.to_log_sigma(hidden).float().clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)

@@ -28,6 +28,8 @@ class TextAutoencoderConfig(PreTrainedConfig):
             a stride) or "nvae" (NVIB).
         pooling: of "vtp": "mean", "max" or "cls", the first vector.
         stride: of "vts": the share of vectors dropped.
+        stride_pooling: of "vts": whether a vector that stays is the mean of its token and of those dropped after it, as
+            NVIB gathers them with `keep_share`, and not that of its token alone.
         alpha0_p: of "nvae": see `open_nvib.NVIB`.
         delta: of "nvae": likewise.
         alpha_activation: of "nvae": likewise.
@@ -61,6 +63,7 @@ class TextAutoencoderConfig(PreTrainedConfig):
     bottleneck: BottleneckKind = "nvae"
     pooling: Literal["mean", "max", "cls"] = "mean"
     stride: float | int = 0.5
+    stride_pooling: bool = False
     alpha0_p: float | int = 1.0
     delta: float | int = 1.0
     alpha_activation: Literal["relu", "softplus"] = "relu"

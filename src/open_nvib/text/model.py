@@ -93,12 +93,16 @@ class TextEncoder(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
         self.bottleneck = make_bottleneck(config)
 
-    def posterior(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Latent:
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+    def hidden_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """What the bottleneck is given, for each token."""
         hidden = self.embedding(input_ids)
         for layer in self.layers:
             hidden = layer(hidden, mask)
-        return self.bottleneck(self.norm(hidden), mask)
+        return self.norm(hidden)
+
+    def posterior(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Latent:
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        return self.bottleneck(self.hidden_states(input_ids, mask), mask)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> LatentOutput:
         return LatentOutput.of(self.posterior(input_ids, attention_mask).mean().compact())

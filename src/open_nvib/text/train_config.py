@@ -35,6 +35,7 @@ class ModelSettings:
         tie_word_embeddings: whether the output projection is the embedding matrix.
         pooling: of vtp: mean, max or cls, the first vector.
         stride: of vts: the share of vectors dropped.
+        stride_pooling: of vts: a vector that stays is the mean of its token and of those dropped after it.
         alpha0_p: of nvae: the concentration of the prior.
         alpha_activation: of nvae: relu or softplus.
         alpha_unit: of nvae: what a count of 1 of the projection is, one (the paper's) or delta.
@@ -56,6 +57,7 @@ class ModelSettings:
     tie_word_embeddings: bool = False
     pooling: Literal["mean", "max", "cls"] = "mean"
     stride: float = 0.5
+    stride_pooling: bool = False
     alpha0_p: float = 1.0
     alpha_activation: Literal["relu", "softplus"] = "relu"
     alpha_unit: Literal["one", "delta"] = "one"
