@@ -73,6 +73,17 @@ def test_a_token_that_is_cut_has_a_part_in_both():
     )
 
 
+def test_a_small_rest_joins_the_last_component():
+    alpha, hidden = torch.tensor([[1.0, 1.0, 1.0, 1.2]]), torch.eye(4).unsqueeze(0)
+    apart = gather(alpha, hidden, per_component=2.0, rest=0.05)
+    joined = gather(alpha, hidden, per_component=2.0, rest=0.15)
+    torch.testing.assert_close(apart.alpha, torch.tensor([[2.0, 0.0, 2.0, 0.2]]))
+    torch.testing.assert_close(joined.alpha, torch.tensor([[2.0, 0.0, 2.2, 0.0]]))
+    torch.testing.assert_close(joined.hidden[0, 2], torch.tensor([0.0, 0.0, 1.0, 1.2]) / 2.2)
+    alone = gather(torch.tensor([[0.1]]), torch.ones(1, 1, 1), per_component=2.0, rest=0.15)
+    torch.testing.assert_close(alone.alpha, torch.tensor([[0.1]]))  # a text has a vector, however little there is
+
+
 def test_a_token_with_more_evidence_has_more_of_a_vector():
     """At most all of it: what is above that is weight alone."""
     hidden = torch.eye(6).unsqueeze(0)

@@ -4,6 +4,7 @@ from safetensors.torch import load_file, save_file
 
 import open_nvib as nv
 from open_nvib.gathering import gather
+from open_nvib.process import REST
 
 BATCH, N, SIZE, P = 3, 5, 11, 7
 
@@ -146,7 +147,7 @@ def test_keep_share_gathers_before_the_projections(hidden, mask):
     layer = gathering_layer()
     posterior = layer(hidden, mask)
     counts = (hidden @ layer.to_alpha.weight[0] + layer.to_alpha.bias).relu() * 2.0
-    gathered = gather(counts.masked_fill(~mask, 0.0), hidden, per_component=2.0 / 0.4)
+    gathered = gather(counts.masked_fill(~mask, 0.0), hidden, per_component=2.0 / 0.4, rest=REST)
     torch.testing.assert_close(posterior.alpha[:, :-1], gathered.alpha)
     torch.testing.assert_close(posterior.mu[:, :-1], layer.to_mu(gathered.hidden))
     torch.testing.assert_close(posterior.log_sigma[:, :-1], layer.to_log_sigma(gathered.hidden))
@@ -208,6 +209,12 @@ def test_the_prior_has_as_many_vectors_as_a_gathered_text():
     layer = gathering_layer(keep_share=0.25)
     mixture = layer.prior.sample([8, 9, 1], generator=torch.Generator().manual_seed(0))
     assert mixture.log_pi.isfinite().sum(-1).tolist() == [3, 4, 2]
+    for share in (1.0, 0.7, 0.5, 0.35, 0.2):
+        layer = gathering_layer(keep_share=share, alpha_contrast=0.0)
+        for n in range(1, 40):
+            kept = (layer(torch.randn(1, n, SIZE)).alpha[0, :-1] > 0).sum()
+            assert layer.prior.vectors(torch.tensor(n)) == kept, (share, n)
+    assert gathering_layer().prior.vectors(torch.tensor(0)) == 0
     before = layer.prior
     layer.set_keep_share(0.5)
     assert before.vectors(torch.tensor([8])).tolist() == [2]

@@ -39,8 +39,11 @@ def gather(
     hidden: Float[Tensor, "batch n size"],
     *,
     per_component: Float[Tensor, ""] | float,
+    rest: float = ROUNDING,
 ) -> Gathered:
-    """Tokens in components of `per_component` in pseudo-counts, the last of what is left; padding has α = 0.
+    """Tokens in components of `per_component` in pseudo-counts; padding has α = 0.
+
+    What is left at the end is one more component, or goes to the last if it is at most `rest` of one.
 
     Equal pseudo-counts of a share s of `per_component` put 1/s tokens in each, with parts of one where 1/s is no whole
     number. A token of more than average fills more of a component, at most one: what it has above that adds to its
@@ -52,6 +55,8 @@ def gather(
     begin = F.pad(end[:, :-1], (1, 0))
     first = (begin.detach() + ROUNDING).floor()  # the component that a token begins in, and the one it ends in
     last = torch.maximum((end.detach() - ROUNDING).ceil() - 1, first)
+    final = (end[:, -1:].detach() - rest).ceil().clamp(min=1) - 1
+    first, last = first.minimum(final), last.minimum(final)
     in_last = torch.where(last > first, end - last, 0.0)
 
     taken = torch.where(share > 0, last, -1.0).cummax(-1).values

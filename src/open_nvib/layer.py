@@ -12,7 +12,7 @@ from open_nvib._checks import can_read, check_choice, check_count, check_floatin
 from open_nvib._numeric import at_least_float32
 from open_nvib._records import trusted
 from open_nvib.gathering import gather
-from open_nvib.process import ConditionalBDP, Posterior
+from open_nvib.process import REST, ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
 """Where log σ is cut off: σ² and what is made of it stay finite in float32, and no trained encoder comes near."""
@@ -144,7 +144,7 @@ class NVIB(nn.Module):
         dtype = at_least_float32(hidden.dtype)
         alpha = self._counts(hidden, mask)
         if self.keep_share is not None:
-            gathered = gather(alpha, hidden, per_component=self.delta / self.keep_share)
+            gathered = gather(alpha, hidden, per_component=self.delta / self.keep_share, rest=REST)
             alpha, hidden = gathered.alpha, gathered.hidden
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         batch = len(hidden)

@@ -19,6 +19,10 @@ from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 KLForm = Literal["expected", "exact"]
 Counts = int | Sequence[int] | Tensor
 
+REST = 0.18
+"""Share of a vector up to which what is left of a text joins its last one, so that α₀ a little above what the prior
+expects does not make one more. No multiple of 0.05, so that rounding does not decide for shares that people choose."""
+
 
 @dataclass(frozen=True, eq=False)
 class BDP(TensorRecord):
@@ -78,7 +82,8 @@ class UDP(TensorRecord):
 class ConditionalBDP(TensorRecord):
     """The prior given that a text has n tokens: BDP(G₀^p, α₀^p + nΔ, n + 1). With Δ = 0 the plain bounded prior.
 
-    With `keep_share` s, of an encoder that gathers n tokens in about sn vectors, it is BDP(G₀^p, α₀^p + nΔ, ⌈sn⌉ + 1).
+    With `keep_share` s, of an encoder that gathers n tokens in about sn vectors, it is BDP(G₀^p, α₀^p + nΔ, m + 1)
+    with m = ⌈sn⌉, or ⌊sn⌋ where the rest is at most `REST` of a vector.
     """
 
     mu: Float[Tensor, " p"]
@@ -101,8 +106,10 @@ class ConditionalBDP(TensorRecord):
         return widen(self.alpha0_p) + lengths * widen(self.delta)
 
     def vectors(self, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
-        """How many vectors a text of n tokens has beside the prior's: n, or ⌈sn⌉."""
-        return lengths if self.keep_share is None else (lengths * widen(self.keep_share)).ceil().long()
+        """How many vectors a text of n tokens has beside the prior's: n, or m."""
+        if self.keep_share is None:
+            return lengths
+        return (lengths * widen(self.keep_share) - REST).ceil().clamp(min=1).minimum(lengths).long()
 
     def sample(
         self,
