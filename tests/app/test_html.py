@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 
 from open_nvib.app.html import (
@@ -25,6 +27,16 @@ def test_dropped_tokens_are_struck_through_and_pieces_of_words_hang_together():
     assert ">walk</span><span" in page
     assert '</span> <del class="nv-dropped"' in page
     assert "2 of 3 vectors kept, the prior has 25% of the weight" in page
+
+
+def test_tokens_that_share_a_vector_stand_on_one_ground():
+    shared = [token("walk"), replace(token("##ing", 0.0, kept=False), shared=True), token("home")]
+    page = token_strip([*shared, replace(token("now", 0.0, kept=False), shared=True)])
+    assert ">walking</span> <span" in page
+    assert ">home now</span>" in page
+    assert "<del" not in page
+    assert "2 vectors for 4 tokens" in page
+    assert "nv-gone" not in token_table(shared)
 
 
 def test_the_heaviest_token_is_the_darkest():

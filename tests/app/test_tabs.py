@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from open_nvib.app.tabs.edit import edit, vectors_of
+from open_nvib.app.tabs.edit import edit, editable
 
 SLOW = 30_000
 
@@ -80,7 +80,7 @@ def test_a_bad_sentence_is_a_message_on_the_page(page):
 def vector_that_matters(run, texts: list[str]) -> tuple[str, int]:
     """A text, and the place among its vectors of one without which it is decoded otherwise."""
     for text in texts:
-        for place, (_, index) in enumerate(vectors_of(run, text)):
+        for place, (_, index) in enumerate(editable(run, text)):
             if "word for word" not in edit(run, text, {index: 0.0}):
                 return text, place
     raise AssertionError("no single vector matters to any of these texts")
@@ -91,7 +91,7 @@ def test_edit_takes_a_word_away(page, runs, known):
     page.get_by_role("tab", name="Edit").click()
     send(page, "edit-text", text)
     boxes = page.locator("#edit-vectors input[type=checkbox]")
-    expect(boxes).to_have_count(len(vectors_of(runs["nvae"], text)))
+    expect(boxes).to_have_count(len(editable(runs["nvae"], text)))
     expect(page.locator("#edit-decoded")).to_contain_text("word for word")
     boxes.nth(place).uncheck()
     expect(page.locator("#edit-decoded .nv-lost, #edit-decoded .nv-new").first).to_be_visible()

@@ -2,6 +2,7 @@
 
 import io
 import shlex
+from dataclasses import replace
 
 import pytest
 from small_text import make_sentences
@@ -71,6 +72,12 @@ def test_dropped_words_and_pieces_are_struck():
     plain, styled = Terminal(io.StringIO(), style=False), Terminal(io.StringIO(), style=True)
     assert sentence(plain, tokens) == "the -museum- open-ed-"
     assert "\x1b[2;9mmuseum\x1b[0m" in sentence(styled, tokens)
+
+
+def test_vectors_that_are_shared_begin_with_a_bar():
+    tokens = [token("the", True), token("mus", False), token("##eum", True), token("open", False), token("##ed", True)]
+    tokens = [replace(one, shared=not one.kept) for one in tokens]
+    assert sentence(Terminal(io.StringIO(), style=False), tokens) == "|the mus|eum open|ed"
 
 
 def test_numbers_are_told_as_they_are():

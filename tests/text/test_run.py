@@ -9,7 +9,7 @@ from test_model import make_batch, make_model
 
 from open_nvib.errors import InputError
 from open_nvib.process import Posterior
-from open_nvib.text.run import load_run, mix, token_reports
+from open_nvib.text.run import load_run, mix, token_reports, vectors_of
 from open_nvib.text.train_config import TrainConfig
 
 
@@ -82,6 +82,17 @@ def test_latents_can_be_pruned_mixed_and_edited(trained, known):
     swapped = dataclasses.replace(latent, mu=latent.mu.flip(0), log_sigma=latent.log_sigma.flip(0))
     swapped = dataclasses.replace(swapped, alpha=latent.alpha.flip(0))
     assert trained.decode(swapped.mean(), limits) == expected[::-1]
+
+
+def test_inspection_of_a_gathered_latent_says_who_shares():
+    model = make_model("nvae-gathering", alpha_contrast=0.0)
+    rows, prior_weight = token_reports(model.encoder.posterior(make_batch(5)["input_ids"]), list("abcde"))
+    assert [row.kept for row in rows] == [True, False, True, False, True]
+    assert [row.shared for row in rows] == [False, True, False, True, False]
+    assert all(row.present for row in rows)
+    assert sum(row.weight for row in rows) + prior_weight == pytest.approx(1)
+    found = [(place, [row.token for row in tokens]) for place, tokens in vectors_of(rows)]
+    assert found == [(0, ["a", "b"]), (2, ["c", "d"]), (4, ["e"])]
 
 
 def test_inspection_of_a_pooled_latent_has_one_vector():

@@ -7,7 +7,7 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib.text.run import TokenReport
+from open_nvib.text.run import TokenReport, vectors_of
 from open_nvib.text.words import differences, readable
 
 PRIOR = "(prior)"
@@ -18,26 +18,38 @@ MAX_MAP = 64
 def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, pooled: bool = False) -> str:
     """The text as its tokens, the stronger coloured the more weight they have; dropped ones struck through.
 
-    With `pooled`, all tokens share the one vector there is.
+    Tokens that share a vector stand on one ground. With `pooled`, all share the one vector there is.
     """
     if pooled:
         tokens = [replace(token, kept=True, weight=1.0) for token in tokens]
+    vectors = dict(vectors_of(tokens))
     heaviest = max((token.weight for token in tokens), default=0.0) or 1.0
     pieces = []
-    for token in tokens:
+    for index, token in enumerate(tokens):
         text, begins = readable(token.token)
         space = " " if begins and pieces else ""
         if token.kept:
             shade = round(8 + 62 * token.weight / heaviest)
+            text = joined(vectors[index])
             pieces.append(
                 f'{space}<span class="nv-token" style="--shade:{shade}%" title="{_facts(token)}">{escape(text)}</span>'
             )
-        else:
+        elif not token.shared:
             pieces.append(f'{space}<del class="nv-dropped" title="no vector of its own">{escape(text)}</del>')
     kept = sum(token.kept for token in tokens)
     prior = f", the prior has {prior_weight:.0%} of the weight" if prior_weight else ""
-    line = f"one vector for all {len(tokens)} tokens" if pooled else f"{kept} of {len(tokens)} vectors kept{prior}"
+    line = f"{kept} of {len(tokens)} vectors kept{prior}"
+    if pooled:
+        line = f"one vector for all {len(tokens)} tokens"
+    elif any(token.shared for token in tokens):
+        line = f"{kept} vectors for {len(tokens)} tokens: those on one ground share one{prior}"
     return f'<div class="nv-text">{"".join(pieces)}</div><p class="nv-note">{line}</p>'
+
+
+def joined(tokens: Sequence[TokenReport]) -> str:
+    """Tokens as text, pieces of a word together."""
+    read = [readable(token.token) for token in tokens]
+    return "".join(f" {text}" if begins and place else text for place, (text, begins) in enumerate(read))
 
 
 def marked(before: str, after: str) -> str:
@@ -58,8 +70,8 @@ def marked(before: str, after: str) -> str:
 def token_table(tokens: Sequence[TokenReport]) -> str:
     """A row for each token: its pseudo-count, weight, spread and information."""
     rows = "".join(
-        f'<tr class="{"nv-kept" if token.kept else "nv-gone"}"><th scope="row">{escape(token.token)}</th>'
-        f"<td>{_number(token.alpha, 3)}</td><td>{token.weight:.1%}</td>"
+        f'<tr class="{"nv-kept" if token.present else "nv-gone"}"><th scope="row">{escape(token.token)}</th>'
+        f"<td>{_number(token.alpha, 3)}</td><td>{'↑' if token.shared else f'{token.weight:.1%}'}</td>"
         f"<td>{_number(token.sigma, 3)}</td><td>{_number(token.kl, 1)}</td></tr>"
         for token in tokens
     )

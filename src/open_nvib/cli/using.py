@@ -81,7 +81,7 @@ def _table(report: Any) -> str:
     ]
     for row in report.tokens:
         numbers = (show(row.alpha, ".3f"), f"{row.weight:.1%}", show(row.sigma, ".3f"), show(row.kl, ".1f"))
-        kept = "" if row.kept else "  dropped"
+        kept = "" if row.kept else "  shares the vector above" if row.shared else "  dropped"
         lines.append(f"  {row.token:<16}" + "".join(f"{number:>9}" for number in numbers) + kept)
     if report.prior_weight:
         lines.append(f"  {'(prior)':<16}{'':>9}{report.prior_weight:>9.1%}")

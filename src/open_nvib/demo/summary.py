@@ -11,8 +11,10 @@ UNSEEN = ", lengths it never saw): a plain Transformer, too, does much worse on 
 
 
 def show_reconstructions(out: Terminal, run: Run, texts: Sequence[str]) -> None:
-    out.title("Reconstructions: what has no vector of its own is struck through")
-    for report in run.inspect(texts):
+    reports = run.inspect(texts)
+    gathered = any(token.shared for report in reports for token in report.tokens)
+    out.title(f"Reconstructions: {'each bar begins a vector' if gathered else 'what has no vector is struck through'}")
+    for report in reports:
         kept = sum(token.kept for token in report.tokens)
         out.say(f"  {sentence(out, report.tokens)}   ({kept} of {len(report.tokens)} vectors)")
         out.say(f"  → {report.reconstruction}")
@@ -63,20 +65,24 @@ def numbers(record: dict[str, Any]) -> list[str]:
 
 
 def sentence(out: Terminal, tokens: Sequence[TokenReport]) -> str:
-    """The tokens as words again; a word is struck where all of it was dropped, else the pieces that were."""
+    """The tokens as words again; a word is struck where all of it was dropped, else the pieces that were.
+
+    Where tokens share vectors, a bar stands before the first of each.
+    """
+    bars = any(token.shared for token in tokens)
     words: list[list[TokenReport]] = []
     for token in tokens:
         _, begins = readable(token.token)
         if begins or not words:
             words.append([])
         words[-1].append(token)
-    return " ".join(_word(out, word) for word in words)
+    return " ".join(_word(out, word, bars=bars) for word in words)
 
 
-def _word(out: Terminal, pieces: list[TokenReport]) -> str:
+def _word(out: Terminal, pieces: list[TokenReport], *, bars: bool) -> str:
     def text(token: TokenReport) -> str:
-        return readable(token.token)[0]
+        return f"{'|' if bars and token.kept else ''}{readable(token.token)[0]}"
 
-    if not any(piece.kept for piece in pieces):
+    if not any(piece.present for piece in pieces):
         return out.struck("".join(text(piece) for piece in pieces))
-    return "".join(text(piece) if piece.kept else out.struck(text(piece)) for piece in pieces)
+    return "".join(text(piece) if piece.present else out.struck(text(piece)) for piece in pieces)

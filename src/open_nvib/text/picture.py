@@ -31,10 +31,13 @@ def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
         lower.bar(places, [token.kl or 0.0 for token in report.tokens], color="#E69F00")
         lower.set_ylabel("KL (nats)")
         lower.set_xticks(
-            list(places), [_label(token.token, token.kept) for token in report.tokens], rotation=60, ha="right"
+            list(places),
+            [_label(token.token, token.present) for token in report.tokens],
+            rotation=60,
+            ha="right",
         )
         for label, token in zip(lower.get_xticklabels(), report.tokens, strict=True):
-            label.set_color("black" if token.kept else DROPPED)
+            label.set_color("black" if token.present else DROPPED)
         for one in (upper, lower):
             one.spines[["top", "right"]].set_visible(False)
     try:

@@ -52,6 +52,7 @@ __all__ = [
     "load_run",
     "mix",
     "token_reports",
+    "vectors_of",
 ]
 
 
@@ -63,9 +64,10 @@ class TokenReport:
         token: the token.
         alpha: its pseudo-count, where the model has one.
         weight: its share of the latent's weight.
-        kept: whether it has a vector in the latent.
+        kept: whether it has a vector in the latent, or begins one that tokens share.
         sigma: mean standard deviation of its vector.
         kl: KL of its vector to the prior, in nats.
+        shared: whether it is in the vector of the token before it, whose numbers are also its own.
     """
 
     token: str
@@ -74,6 +76,12 @@ class TokenReport:
     kept: bool
     sigma: float | None
     kl: float | None
+    shared: bool = False
+
+    @property
+    def present(self) -> bool:
+        """Whether anything of it is in the latent."""
+        return self.kept or self.shared
 
 
 @dataclass(frozen=True)
@@ -229,12 +237,14 @@ def token_reports(latent: Latent, tokens: Sequence[str]) -> tuple[list[TokenRepo
         kl = gaussian_kl(latent.mu, latent.log_sigma, prior_mu=latent.prior.mu, prior_log_sigma=latent.prior.log_sigma)
         share = latent.alpha / latent.alpha0.unsqueeze(-1)
         sigma = latent.log_sigma.exp().mean(-1)
-        rows = [
-            TokenReport(token, alpha, weight, alpha > 0, spread, information)
-            for token, alpha, weight, spread, information in zip(
-                tokens, *(x[0].tolist() for x in (latent.alpha, share, sigma, kl)), strict=False
-            )
-        ]
+        rows: list[TokenReport] = []
+        for token, alpha, weight, spread, information in zip(
+            tokens, *(x[0].tolist() for x in (latent.alpha, share, sigma, kl)), strict=False
+        ):
+            if latent.prior.keep_share is not None and alpha == 0 and any(row.kept for row in rows):
+                rows.append(TokenReport(token, None, 0.0, False, None, None, shared=True))
+            else:
+                rows.append(TokenReport(token, alpha, weight, alpha > 0, spread, information))
         return rows, share[0, -1].item()
     kept = latent.mask[0].tolist()
     kept += [False] * (len(tokens) - len(kept))  # a pooled latent has one vector for all
@@ -247,6 +257,17 @@ def token_reports(latent: Latent, tokens: Sequence[str]) -> tuple[list[TokenRepo
         information = noise[index] if present and noise is not None else None
         rows.append(TokenReport(token, None, present / count, present, spread, information))
     return rows, 0.0
+
+
+def vectors_of(tokens: Sequence[TokenReport]) -> list[tuple[int, list[TokenReport]]]:
+    """The vectors of a text: where each begins, and the tokens that are in it."""
+    vectors: list[tuple[int, list[TokenReport]]] = []
+    for index, token in enumerate(tokens):
+        if token.kept:
+            vectors.append((index, [token]))
+        elif token.shared:
+            vectors[-1][1].append(token)
+    return vectors
 
 
 def load_run(path: str | Path, *, device: str | None = None) -> Run:

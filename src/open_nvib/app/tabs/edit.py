@@ -6,24 +6,23 @@ from typing import Any
 import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_number, checked_text, on, shown
-from open_nvib.app.html import marked
+from open_nvib.app.html import joined, marked
 from open_nvib.errors import InputError
 from open_nvib.text.decoding import decode
 from open_nvib.text.looking import reweight
-from open_nvib.text.run import Run, token_reports
-from open_nvib.text.words import readable
+from open_nvib.text.run import Run, token_reports, vectors_of
 
 HEAVIEST = 10.0
 
 
-def vectors_of(run: Run, text: str) -> list[tuple[str, int]]:
-    """The vectors that can be edited: a name with its place and token, and its index."""
+def editable(run: Run, text: str) -> list[tuple[str, int]]:
+    """The vectors that can be edited: a name with its place and tokens, and its index."""
     (ids,) = run.tokenize([text])
     latent = run.encode_ids([ids])
     reports, _ = token_reports(latent, run.tokenizer.convert_ids_to_tokens(ids))
     if run.model.config.bottleneck == "vtp":
         return [("1 (all)", 0)]
-    return [(f"{index + 1} {readable(report.token)[0]}", index) for index, report in enumerate(reports) if report.kept]
+    return [(f"{index + 1} {joined(tokens)}", index) for index, tokens in vectors_of(reports)]
 
 
 def edit(run: Run, text: str, factors: Mapping[int, float]) -> str:
@@ -58,7 +57,7 @@ def add(page: Page) -> None:
 
     def encode(name: str, sentence: str | None) -> tuple[Any, ...]:
         run, sentence = page.chosen(name), checked_text(sentence)
-        found = vectors_of(run, sentence)
+        found = editable(run, sentence)
         if not found:
             raise InputError("the latent kept no vector of this sentence: there is nothing to switch. Try another.")
         indices = [index for _, index in found]
@@ -72,7 +71,7 @@ def add(page: Page) -> None:
 
     def change(name: str, sentence: str | None, on: list[int], which: int, times: float) -> str:
         run, sentence = page.chosen(name), checked_text(sentence, "the encoded sentence")
-        indices = [index for _, index in vectors_of(run, sentence)]
+        indices = [index for _, index in editable(run, sentence)]
         factors = {index: float(index in on) for index in indices}
         if which in indices and which in on:
             factors[which] = checked_number(times, "the factor", 0, HEAVIEST, whole=False)

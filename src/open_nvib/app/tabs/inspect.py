@@ -3,10 +3,10 @@
 import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_text, on, shown
-from open_nvib.app.html import PRIOR, heat_map, marked, token_strip, token_table
+from open_nvib.app.html import PRIOR, heat_map, joined, marked, token_strip, token_table
 from open_nvib.text.decoding import decode
 from open_nvib.text.looking import attention_map
-from open_nvib.text.run import Run, token_reports
+from open_nvib.text.run import Run, token_reports, vectors_of
 
 END, ALL = "(end)", "(all)"
 
@@ -20,7 +20,10 @@ def inspect(run: Run, text: str) -> tuple[str, str, str, str]:
     (output,) = decode(run.model, latent.mean(), 2 * latent.lengths)
     weights = attention_map(run.model, latent.mean(), output)
     pooled = run.model.config.bottleneck == "vtp"
-    vectors = [ALL] if pooled else [*names, PRIOR][: weights.shape[-1]]
+    places = list(names)
+    for index, tokens in vectors_of(reports):
+        places[index] = joined(tokens)
+    vectors = [ALL] if pooled else [*places, PRIOR][: weights.shape[-1]]
     outputs = [*run.tokenizer.convert_ids_to_tokens(output), END]
     return (
         token_strip(reports, prior_weight, pooled=pooled),
