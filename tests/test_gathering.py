@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from open_nvib.gathering import gather
+from open_nvib.gathering import gather, homes
 from open_nvib.text.bottlenecks import kept_at_stride
 
 BATCH, N, SIZE = 3, 11, 5
@@ -71,6 +71,17 @@ def test_a_token_that_is_cut_has_a_part_in_both():
     torch.testing.assert_close(
         gathered.hidden[0], torch.tensor([[2, 1, 0, 0], [0, 1, 2, 0], [0, 0, 0, 0], [0, 0, 0, 3.0]]) / 3
     )
+
+
+def test_a_token_is_at_home_where_most_of_it_lies(tokens):
+    alpha = tokens[0]
+    found = homes(alpha, per_component=1.3)
+    for row in range(BATCH):
+        components = by_hand(alpha[row], 1.3)
+        for place in range(N):
+            most = max((c for c in components if place in c), key=lambda c: c[place])
+            assert found[row, place] == min(most)
+    assert homes(torch.tensor([[1.0, 0.0, 1.0]]), per_component=2.0).tolist() == [[0, -1, 0]]
 
 
 def test_a_small_rest_joins_the_last_component():

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from open_nvib._numeric import widen
@@ -34,6 +34,50 @@ class Gathered(BatchRecord):
     hidden: Float[Tensor, "batch n size"]
 
 
+@dataclass(frozen=True)
+class Cuts:
+    """Where tokens are cut. A token lies in one component, or is cut and lies in that and in the next.
+
+    Args:
+        share: what each token fills of components, at most one.
+        above: what it has beyond that, in components.
+        first: the place of the component that it begins in.
+        last: of the one that it ends in.
+        in_last: what of `share` lies there, 0 for a token that is not cut.
+    """
+
+    share: Float[Tensor, "batch n"]
+    above: Float[Tensor, "batch n"]
+    first: Int[Tensor, "batch n"]
+    last: Int[Tensor, "batch n"]
+    in_last: Float[Tensor, "batch n"]
+
+
+def cut(alpha: Float[Tensor, "batch n"], per_component: Float[Tensor, ""] | float, rest: float = ROUNDING) -> Cuts:
+    """Lay the pseudo-counts end to end and cut them where components are full: see `gather`."""
+    whole = widen(alpha) / per_component
+    share = whole.clamp(max=1.0)
+    end = share.cumsum(-1)
+    begin = F.pad(end[:, :-1], (1, 0))
+    first = (begin.detach() + ROUNDING).floor()
+    last = torch.maximum((end.detach() - ROUNDING).ceil() - 1, first)
+    final = (end[:, -1:].detach() - rest).ceil().clamp(min=1) - 1
+    first, last = first.minimum(final), last.minimum(final)
+
+    reached = torch.where(share > 0, last, -1.0).cummax(-1).values
+    opens = reached > F.pad(reached[:, :-1], (1, 0), value=-1.0)
+    places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
+    place = torch.where(opens, places, 0).cummax(-1).values
+    is_cut = last > first
+    return Cuts(
+        share=share,
+        above=whole - share,
+        first=torch.where(is_cut, F.pad(place[:, :-1], (1, 0)), place),
+        last=place,
+        in_last=torch.where(is_cut, end - last, 0.0),
+    )
+
+
 def gather(
     alpha: Float[Tensor, "batch n"],
     hidden: Float[Tensor, "batch n size"],
@@ -49,27 +93,21 @@ def gather(
     number. A token of more than average fills more of a component, at most one: what it has above that adds to its
     weight and takes no more room. The shares follow α smoothly, so that what a token is given is learned.
     """
-    whole = widen(alpha) / per_component
-    share = whole.clamp(max=1.0)
-    end = share.cumsum(-1)
-    begin = F.pad(end[:, :-1], (1, 0))
-    first = (begin.detach() + ROUNDING).floor()  # the component that a token begins in, and the one it ends in
-    last = torch.maximum((end.detach() - ROUNDING).ceil() - 1, first)
-    final = (end[:, -1:].detach() - rest).ceil().clamp(min=1) - 1
-    first, last = first.minimum(final), last.minimum(final)
-    in_last = torch.where(last > first, end - last, 0.0)
-
-    taken = torch.where(share > 0, last, -1.0).cummax(-1).values
-    opens = taken > F.pad(taken[:, :-1], (1, 0), value=-1.0)
-    places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
-    own = torch.where(opens, places, 0).cummax(-1).values  # where the component stands that a token ends in
-    before = torch.where(last > first, F.pad(own[:, :-1], (1, 0)), own)
-
-    counts, mixed = torch.zeros_like(end), torch.zeros_like(hidden)
-    above = counts.scatter_add(-1, own, whole - share)
-    for place, part in ((before, share - in_last), (own, in_last)):
+    cuts = cut(alpha, per_component, rest)
+    counts, mixed = torch.zeros_like(cuts.share), torch.zeros_like(hidden)
+    above = counts.scatter_add(-1, cuts.last, cuts.above)
+    for place, part in ((cuts.first, cuts.share - cuts.in_last), (cuts.last, cuts.in_last)):
         counts = counts.scatter_add(-1, place, part)
         wide = place.unsqueeze(-1).expand_as(hidden)
         mixed = mixed.scatter_add(-2, wide, part.unsqueeze(-1).to(hidden.dtype) * hidden)
     mixed = mixed / torch.where(counts == 0, 1.0, counts).unsqueeze(-1).to(hidden.dtype)
     return trusted(Gathered, alpha=((counts + above) * per_component).to(alpha.dtype), hidden=mixed)
+
+
+def homes(
+    alpha: Float[Tensor, "batch n"], *, per_component: Float[Tensor, ""] | float, rest: float = ROUNDING
+) -> Int[Tensor, "batch n"]:
+    """For each token, where the component stands that most of it lies in; -1 where there is nothing of it."""
+    cuts = cut(alpha, per_component, rest)
+    home = torch.where(2 * cuts.in_last > cuts.share, cuts.last, cuts.first)
+    return torch.where(cuts.share > 0, home, -1)

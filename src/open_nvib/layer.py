@@ -5,13 +5,13 @@ from collections.abc import Callable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from open_nvib._checks import can_read, check_choice, check_count, check_floating, check_mask, check_same_dtype
 from open_nvib._numeric import at_least_float32
 from open_nvib._records import trusted
-from open_nvib.gathering import gather
+from open_nvib.gathering import gather, homes
 from open_nvib.process import REST, ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
@@ -168,6 +168,16 @@ class NVIB(nn.Module):
         """α of each token, before neighbours are gathered: with `keep_share` the posterior has that of components."""
         mask = self._check(hidden, mask)
         return self._counts(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
+
+    def homes(
+        self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
+    ) -> Int[Tensor, "batch n"]:
+        """For each token, the place in the posterior of the vector that most of it is in; -1 if it is dropped."""
+        alpha = self.pseudo_counts(hidden, mask)
+        if self.keep_share is not None:
+            return homes(alpha, per_component=self.delta / self.keep_share, rest=REST)
+        places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
+        return torch.where(alpha > 0, places, -1)
 
     def _counts(self, hidden: Tensor, mask: Tensor) -> Tensor:
         scores = self.to_alpha(hidden).squeeze(-1).to(at_least_float32(hidden.dtype))

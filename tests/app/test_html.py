@@ -30,8 +30,13 @@ def test_dropped_tokens_are_struck_through_and_pieces_of_words_hang_together():
 
 
 def test_tokens_that_share_a_vector_stand_on_one_ground():
-    shared = [token("walk"), replace(token("##ing", 0.0, kept=False), shared=True), token("home")]
-    page = token_strip([*shared, replace(token("now", 0.0, kept=False), shared=True)])
+    shared = [
+        replace(token("walk"), place=0),
+        replace(token("##ing", 0.0, kept=False), shared=True, place=0),
+        replace(token("home"), place=2),
+        replace(token("now", 0.0, kept=False), shared=True, place=2),
+    ]
+    page = token_strip(shared)
     assert ">walking</span> <span" in page
     assert ">home now</span>" in page
     assert "<del" not in page

@@ -8,6 +8,7 @@ import torch
 from test_model import make_batch, make_model
 
 from open_nvib.errors import InputError
+from open_nvib.layer import NVIB
 from open_nvib.process import Posterior
 from open_nvib.text.run import load_run, mix, token_reports, vectors_of
 from open_nvib.text.train_config import TrainConfig
@@ -86,13 +87,36 @@ def test_latents_can_be_pruned_mixed_and_edited(trained, known):
 
 def test_inspection_of_a_gathered_latent_says_who_shares():
     model = make_model("nvae-gathering", alpha_contrast=0.0)
-    rows, prior_weight = token_reports(model.encoder.posterior(make_batch(5)["input_ids"]), list("abcde"))
+    ids = make_batch(5)["input_ids"]
+    layer, hidden = model.encoder.bottleneck.nvib, model.encoder.hidden_states(ids, torch.ones_like(ids).bool())
+    rows, prior_weight = token_reports(layer(hidden), list("abcde"), layer.homes(hidden)[0].tolist())
     assert [row.kept for row in rows] == [True, False, True, False, True]
     assert [row.shared for row in rows] == [False, True, False, True, False]
     assert all(row.present for row in rows)
     assert sum(row.weight for row in rows) + prior_weight == pytest.approx(1)
     found = [(place, [row.token for row in tokens]) for place, tokens in vectors_of(rows)]
     assert found == [(0, ["a", "b"]), (2, ["c", "d"]), (4, ["e"])]
+
+
+def test_a_token_is_reported_in_the_vector_that_holds_most_of_it():
+    """Counts of 1.1, 1, 1 and 0.9 at 2 a vector: a tenth of the second token begins the second vector."""
+    layer = NVIB(3, input_size=1, keep_share=0.5, delta=1.0)
+    torch.nn.init.ones_(layer.to_alpha.weight)
+    torch.nn.init.zeros_(layer.to_alpha.bias)
+    hidden = torch.tensor([[1.1, 1.0, 0.0, 1.0, 0.9]]).unsqueeze(-1)
+    latent = layer(hidden)
+    assert (latent.alpha[0, :-1] > 0).tolist() == [True, True, False, False, False]
+    homes = layer.homes(hidden)[0].tolist()
+    assert homes == [0, 0, -1, 1, 1]
+    rows, _ = token_reports(latent, list("abcde"), homes)
+    assert [(row.kept, row.shared, row.place) for row in rows] == [
+        (True, False, 0),
+        (False, True, 0),
+        (False, False, None),
+        (True, False, 1),
+        (False, True, 1),
+    ]
+    assert [row.alpha for row in rows] == [latent.alpha[0, 0], None, 0.0, latent.alpha[0, 1], None]
 
 
 def test_inspection_of_a_pooled_latent_has_one_vector():

@@ -25,12 +25,12 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     vectors = dict(vectors_of(tokens))
     heaviest = max((token.weight for token in tokens), default=0.0) or 1.0
     pieces = []
-    for index, token in enumerate(tokens):
+    for token in tokens:
         text, begins = readable(token.token)
         space = " " if begins and pieces else ""
         if token.kept:
             shade = round(8 + 62 * token.weight / heaviest)
-            text = joined(vectors[index])
+            text = text if token.place is None else joined(vectors[token.place])
             pieces.append(
                 f'{space}<span class="nv-token" style="--shade:{shade}%" title="{_facts(token)}">{escape(text)}</span>'
             )

@@ -18,7 +18,6 @@ from open_nvib.errors import InputError
 from open_nvib.kl import gaussian_kl
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
-from open_nvib.text.batches import Collator
 from open_nvib.text.bottlenecks import Latent, NVIBBottleneck, PlainBottleneck, VectorLatent
 from open_nvib.text.decoding import decode, in_batches
 from open_nvib.text.model import TextAutoencoder
@@ -34,7 +33,7 @@ from open_nvib.text.run_files import (
     read_config,
     read_lengths,
 )
-from open_nvib.text.scores import BATCH, reconstruct_ids
+from open_nvib.text.scores import BATCH, make_batch, reconstruct_ids
 from open_nvib.text.train_config import LARGEST_SEED
 
 __all__ = [
@@ -64,10 +63,11 @@ class TokenReport:
         token: the token.
         alpha: its pseudo-count, where the model has one.
         weight: its share of the latent's weight.
-        kept: whether it has a vector in the latent, or begins one that tokens share.
+        kept: whether it has a vector in the latent, or is the first of those that share one.
         sigma: mean standard deviation of its vector.
         kl: KL of its vector to the prior, in nats.
         shared: whether it is in the vector of the token before it, whose numbers are also its own.
+        place: of its vector in the latent; None if it was dropped.
     """
 
     token: str
@@ -77,6 +77,7 @@ class TokenReport:
     sigma: float | None
     kl: float | None
     shared: bool = False
+    place: int | None = None
 
     @property
     def present(self) -> bool:
@@ -131,10 +132,8 @@ class Run:
     @torch.no_grad()
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Latent:
         """`encode` of texts that are tokenised already."""
-        collator = Collator(self.model.config.pad_token_id, self.model.config.eos_token_id)
-        batch = collator([{"input_ids": text} for text in ids])
-        device = self.model.device
-        return self.model.encoder.posterior(batch["input_ids"].to(device), batch["attention_mask"].to(device))
+        inputs = make_batch(self.model, ids)
+        return self.model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
 
     def decode(self, mixture: Mixture, limits: Sequence[int] | Tensor | None = None, **generation: Any) -> list[str]:
         """Texts from a mixture, such as `latent.mean()`: greedy, until their ends or their limits in tokens."""
@@ -205,12 +204,21 @@ class Run:
         """For each token its pseudo-count, its share of the weight, and the KL of its vector."""
         reports = []
         for text, ids in zip(texts, self.tokenize(texts), strict=True):
-            latent = self.encode_ids([ids])
-            tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
-            rows, prior_weight = token_reports(latent, tokens)
+            latent, rows, prior_weight = self.look(ids)
             (decoded,) = self.decode(latent.mean(), 2 * latent.lengths)
             reports.append(TextReport(text=text, reconstruction=decoded, tokens=rows, prior_weight=prior_weight))
         return reports
+
+    @torch.no_grad()
+    def look(self, ids: Sequence[int]) -> tuple[Latent, list[TokenReport], float]:
+        """The latent of one text, a report on each of its tokens, and the weight of the prior's component."""
+        inputs = make_batch(self.model, [ids])
+        mask = inputs["attention_mask"].bool()
+        bottleneck = self.model.encoder.bottleneck
+        hidden = self.model.encoder.hidden_states(inputs["input_ids"], mask)
+        latent = bottleneck(hidden, mask)
+        homes = bottleneck.nvib.homes(hidden, mask)[0].tolist() if isinstance(bottleneck, NVIBBottleneck) else None
+        return latent, *token_reports(latent, self.tokenizer.convert_ids_to_tokens(list(ids)), homes)
 
     @property
     def _longest(self) -> int:
@@ -231,21 +239,31 @@ def mix(latent: Latent, weight: float) -> Mixture:
     return ImpulseMixture(z=z, log_pi=norm.masked_fill(~present, -torch.inf))
 
 
-def token_reports(latent: Latent, tokens: Sequence[str]) -> tuple[list[TokenReport], float]:
-    """A row for each token, and the weight of the prior's component."""
+def token_reports(
+    latent: Latent, tokens: Sequence[str], homes: Sequence[int] | None = None
+) -> tuple[list[TokenReport], float]:
+    """A row for each token, and the weight of the prior's component.
+
+    `homes` are those of `NVIB.homes`; without, a token's vector is the one at its place.
+    """
     if isinstance(latent, Posterior):
         kl = gaussian_kl(latent.mu, latent.log_sigma, prior_mu=latent.prior.mu, prior_log_sigma=latent.prior.log_sigma)
         share = latent.alpha / latent.alpha0.unsqueeze(-1)
         sigma = latent.log_sigma.exp().mean(-1)
-        rows: list[TokenReport] = []
-        for token, alpha, weight, spread, information in zip(
-            tokens, *(x[0].tolist() for x in (latent.alpha, share, sigma, kl)), strict=False
-        ):
-            if latent.prior.keep_share is not None and alpha == 0 and any(row.kept for row in rows):
-                rows.append(TokenReport(token, None, 0.0, False, None, None, shared=True))
+        alpha, weight, spread, nats = (x[0].tolist() for x in (latent.alpha, share, sigma, kl))
+        begins = _beginnings(alpha[:-1], range(len(tokens)) if homes is None else homes)
+        rows = []
+        for index, token in enumerate(tokens):
+            place = begins.get(index, -1)
+            if place >= 0:
+                rows.append(
+                    TokenReport(token, alpha[place], weight[place], True, spread[place], nats[place], place=place)
+                )
+            elif homes is not None and homes[index] >= 0:
+                rows.append(TokenReport(token, None, 0.0, False, None, None, shared=True, place=homes[index]))
             else:
-                rows.append(TokenReport(token, alpha, weight, alpha > 0, spread, information))
-        return rows, share[0, -1].item()
+                rows.append(TokenReport(token, alpha[index], weight[index], False, spread[index], nats[index]))
+        return rows, weight[-1]
     kept = latent.mask[0].tolist()
     kept += [False] * (len(tokens) - len(kept))  # a pooled latent has one vector for all
     count = max(1, sum(kept))
@@ -255,19 +273,35 @@ def token_reports(latent: Latent, tokens: Sequence[str]) -> tuple[list[TokenRepo
     for index, (token, present) in enumerate(zip(tokens, kept, strict=False)):
         spread = sigma[index] if present and sigma is not None else None
         information = noise[index] if present and noise is not None else None
-        rows.append(TokenReport(token, None, present / count, present, spread, information))
+        place = index if present else None
+        rows.append(TokenReport(token, None, present / count, present, spread, information, place=place))
     return rows, 0.0
 
 
+def _beginnings(alpha: Sequence[float], homes: Sequence[int]) -> dict[int, int]:
+    """The first token of each vector, to the place of the vector.
+
+    That is the first of those that have most of themselves in it. A vector without any, which holds the smaller parts
+    of two, is that of the token it stands at.
+    """
+    first: dict[int, int] = {}
+    for index, home in enumerate(homes):
+        if home >= 0 and alpha[home] > 0:
+            first.setdefault(home, index)
+    begins = {index: place for place, index in first.items()}
+    for place, count in enumerate(alpha):
+        if count > 0 and place not in first:
+            begins.setdefault(place, place)
+    return begins
+
+
 def vectors_of(tokens: Sequence[TokenReport]) -> list[tuple[int, list[TokenReport]]]:
-    """The vectors of a text: where each begins, and the tokens that are in it."""
-    vectors: list[tuple[int, list[TokenReport]]] = []
-    for index, token in enumerate(tokens):
-        if token.kept:
-            vectors.append((index, [token]))
-        elif token.shared:
-            vectors[-1][1].append(token)
-    return vectors
+    """The vectors of a text: the place of each in the latent, and the tokens that are in it."""
+    vectors: dict[int, list[TokenReport]] = {}
+    for token in tokens:
+        if token.place is not None:
+            vectors.setdefault(token.place, []).append(token)
+    return list(vectors.items())
 
 
 def load_run(path: str | Path, *, device: str | None = None) -> Run:

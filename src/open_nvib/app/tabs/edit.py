@@ -10,7 +10,7 @@ from open_nvib.app.html import joined, marked
 from open_nvib.errors import InputError
 from open_nvib.text.decoding import decode
 from open_nvib.text.looking import reweight
-from open_nvib.text.run import Run, token_reports, vectors_of
+from open_nvib.text.run import Run, vectors_of
 
 HEAVIEST = 10.0
 
@@ -18,8 +18,7 @@ HEAVIEST = 10.0
 def editable(run: Run, text: str) -> list[tuple[str, int]]:
     """The vectors that can be edited: a name with its place and tokens, and its index."""
     (ids,) = run.tokenize([text])
-    latent = run.encode_ids([ids])
-    reports, _ = token_reports(latent, run.tokenizer.convert_ids_to_tokens(ids))
+    _, reports, _ = run.look(ids)
     if run.model.config.bottleneck == "vtp":
         return [("1 (all)", 0)]
     return [(f"{index + 1} {joined(tokens)}", index) for index, tokens in vectors_of(reports)]

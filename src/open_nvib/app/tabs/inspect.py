@@ -6,7 +6,7 @@ from open_nvib.app.handlers import MAX_LETTERS, Page, checked_text, on, shown
 from open_nvib.app.html import PRIOR, heat_map, joined, marked, token_strip, token_table
 from open_nvib.text.decoding import decode
 from open_nvib.text.looking import attention_map
-from open_nvib.text.run import Run, token_reports, vectors_of
+from open_nvib.text.run import Run, vectors_of
 
 END, ALL = "(end)", "(all)"
 
@@ -14,16 +14,14 @@ END, ALL = "(end)", "(all)"
 def inspect(run: Run, text: str) -> tuple[str, str, str, str]:
     """The text by weight, the reconstruction against it, a table of the tokens, and the map of attention."""
     (ids,) = run.tokenize([text])
-    latent = run.encode_ids([ids])
-    names = run.tokenizer.convert_ids_to_tokens(ids)
-    reports, prior_weight = token_reports(latent, names)
+    latent, reports, prior_weight = run.look(ids)
     (output,) = decode(run.model, latent.mean(), 2 * latent.lengths)
     weights = attention_map(run.model, latent.mean(), output)
     pooled = run.model.config.bottleneck == "vtp"
-    places = list(names)
-    for index, tokens in vectors_of(reports):
-        places[index] = joined(tokens)
-    vectors = [ALL] if pooled else [*places, PRIOR][: weights.shape[-1]]
+    names = [report.token for report in reports]
+    for place, tokens in vectors_of(reports):
+        names[place] = joined(tokens)
+    vectors = [ALL] if pooled else [*names, PRIOR][: weights.shape[-1]]
     outputs = [*run.tokenizer.convert_ids_to_tokens(output), END]
     return (
         token_strip(reports, prior_weight, pooled=pooled),
