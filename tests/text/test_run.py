@@ -192,3 +192,9 @@ def test_a_point_of_the_path_is_what_the_path_has_there(trained, known):
     assert path[1] == trained.between(known[0], known[1], 0.5)
     with pytest.raises(InputError, match="weight is 1"):
         trained.between(known[0], known[1], 1.5)
+
+
+@pytest.mark.parametrize("device", ["no such", "meta"])
+def test_a_device_that_cannot_be_used_is_named(trained, device):
+    with pytest.raises(InputError, match=rf"device '{device}' cannot be used \(.+\)\.$"):
+        load_run(trained.path, device=device)

@@ -324,6 +324,8 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
     if device is not None:
         try:
             model.to(device)  # pyright: ignore[reportArgumentType]
+            if model.device.type == "meta":
+                raise RuntimeError("it holds shapes and no numbers")
         except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
             raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}).") from error
     return Run(path, model.eval(), tokenizer, histogram)
