@@ -10,7 +10,7 @@ BAR, DROPPED = "#0072B2", "#999999"
 
 
 def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
-    """Bars for each token: its share of the latent's weight, and the KL of its vector. Dropped ones are struck out."""
+    """Bars for each vector over its tokens: its share of the latent's weight, and its KL. Dropped tokens are struck out."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -24,11 +24,15 @@ def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
     for row, report in enumerate(reports):
         places = range(len(report.tokens))
         upper, lower = axes[2 * row, 0], axes[2 * row + 1, 0]
-        upper.bar(places, [100 * token.weight for token in report.tokens], color=BAR)
+        firsts = [index for index, token in enumerate(report.tokens) if not token.shared]
+        widths = [after - index for index, after in zip(firsts, [*firsts[1:], len(report.tokens)], strict=True)]
+        centres = [index + (width - 1) / 2 for index, width in zip(firsts, widths, strict=True)]
+        bars = [width - 0.2 for width in widths]
+        upper.bar(centres, [100 * report.tokens[index].weight for index in firsts], bars, color=BAR)
         upper.set_ylabel("weight (%)")
         upper.set_title(f"{report.text}\n→ {report.reconstruction}", fontsize=9, loc="left", wrap=True)
         upper.set_xticks([])
-        lower.bar(places, [token.kl or 0.0 for token in report.tokens], color="#E69F00")
+        lower.bar(centres, [report.tokens[index].kl or 0.0 for index in firsts], bars, color="#E69F00")
         lower.set_ylabel("KL (nats)")
         lower.set_xticks(
             list(places),
