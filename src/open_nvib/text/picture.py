@@ -10,7 +10,7 @@ BAR, DROPPED = "#0072B2", "#999999"
 
 
 def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
-    """Bars for each vector over its tokens: its share of the latent's weight, and its KL. Dropped tokens are struck out."""
+    """Bars for each vector, over its tokens: its share of the weight, and its KL. Dropped tokens are struck out."""
     import matplotlib
 
     matplotlib.use("Agg")
