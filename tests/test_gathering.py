@@ -42,12 +42,8 @@ def test_gather_is_a_weighted_mean_of_what_lies_in_each_component(tokens, per_co
         assert places == [min(component) for component in components]
         for place, component in zip(places, components, strict=True):
             parts = torch.tensor(list(component.values()), dtype=torch.float64)
-            above = (alpha[row, list(component)] - per_component).clamp(min=0)
-            ends = torch.tensor(
-                [max(c for c in range(len(components)) if place in components[c]) for place in component]
-            )
-            here = ends == components.index(component)
-            torch.testing.assert_close(gathered.alpha[row, place], parts.sum() + above[here].sum())
+            parts = parts * (alpha[row, list(component)] / per_component).clamp(min=1)  # above one: weight, no room
+            torch.testing.assert_close(gathered.alpha[row, place], parts.sum())
             torch.testing.assert_close(gathered.hidden[row, place], parts @ hidden[row, list(component)] / parts.sum())
     torch.testing.assert_close(gathered.alpha.sum(-1), alpha.sum(-1))
 
@@ -101,6 +97,17 @@ def test_a_token_with_more_evidence_has_more_of_a_vector():
     gathered = gather(torch.tensor([[1.0, 1.0, 9.0, 1.0, 1.0, 0.5]]), hidden, per_component=2.0)
     assert gathered.alpha.tolist() == [[2.0, 0.0, 9.0, 2.0, 0.0, 0.5]]
     assert gathered.hidden[0, 2].tolist() == [0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
+    moved = gather(torch.tensor([[1.0, 1.01, 9.0, 1.0, 1.0, 0.5]]), hidden, per_component=2.0)
+    torch.testing.assert_close(moved.alpha[0, 1], torch.tensor(0.01 + 9.0 * 1.99 / 2))  # a little before moves little
+    assert moved.hidden[0, 1, 2] > 0.99
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+@pytest.mark.parametrize("count", [1e-9, 1e-45])
+def test_next_to_nothing_is_no_nan(dtype, count):
+    gathered = gather(torch.full((1, 3), count), torch.ones(1, 3, 2, dtype=dtype), per_component=10.0)
+    assert gathered.hidden.dtype == dtype
+    assert gathered.hidden[0, 0].tolist() == pytest.approx([1.0, 1.0], rel=1e-2)
 
 
 def test_gathered_weights_are_those_of_the_tokens_added_up():

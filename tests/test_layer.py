@@ -277,3 +277,8 @@ def test_mistakes_with_gathering_are_explained():
         nv.NVIB(P, keep_share=0.5, delta=0.0)
     with pytest.raises(ValueError, match="delta is 0"):
         gathering_layer().set_delta(0.0)
+    for tiny in ({"keep_share": 1e-50}, {"delta": 1e-50}):
+        with pytest.raises(ValueError, match=f"{next(iter(tiny))} is 1e-50"):
+            gathering_layer(**tiny)
+    with pytest.raises(ValueError, match="Build it with keep_share"):
+        _ = nv.NVIB(P).per_vector

@@ -9,7 +9,6 @@ where a component is full: it has what lies in it, and α₀ stays.
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -39,15 +38,13 @@ class Cuts:
     """Where tokens are cut. A token lies in one component, or is cut and lies in that and in the next.
 
     Args:
-        share: what each token fills of components, at most one.
-        above: what it has beyond that, in components.
-        first: the place of the component that it begins in.
+        counts: the tokens' pseudo-counts, in components.
+        first: the place of the component that a token begins in.
         last: of the one that it ends in.
-        in_last: what of `share` lies there, 0 for a token that is not cut.
+        in_last: the share of the token that lies there, 0 for one that is not cut.
     """
 
-    share: Float[Tensor, "batch n"]
-    above: Float[Tensor, "batch n"]
+    counts: Float[Tensor, "batch n"]
     first: Int[Tensor, "batch n"]
     last: Int[Tensor, "batch n"]
     in_last: Float[Tensor, "batch n"]
@@ -55,26 +52,24 @@ class Cuts:
 
 def cut(alpha: Float[Tensor, "batch n"], per_component: Float[Tensor, ""] | float, rest: float = ROUNDING) -> Cuts:
     """Lay the pseudo-counts end to end and cut them where components are full: see `gather`."""
-    whole = widen(alpha) / per_component
-    share = whole.clamp(max=1.0)
-    end = share.cumsum(-1)
-    begin = F.pad(end[:, :-1], (1, 0))
-    first = (begin.detach() + ROUNDING).floor()
+    counts = widen(alpha) / per_component
+    room = counts.clamp(max=1.0)
+    end = room.cumsum(-1)
+    first = (end.detach() - room.detach() + ROUNDING).floor()
     last = torch.maximum((end.detach() - ROUNDING).ceil() - 1, first)
     final = (end[:, -1:].detach() - rest).ceil().clamp(min=1) - 1
     first, last = first.minimum(final), last.minimum(final)
 
-    reached = torch.where(share > 0, last, -1.0).cummax(-1).values
-    opens = reached > F.pad(reached[:, :-1], (1, 0), value=-1.0)
     places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
+    reached = torch.where(room > 0, last, -1.0).cummax(-1).values
+    opens = reached > torch.where(places == 0, -1.0, reached.roll(1, -1))
     place = torch.where(opens, places, 0).cummax(-1).values
     is_cut = last > first
     return Cuts(
-        share=share,
-        above=whole - share,
-        first=torch.where(is_cut, F.pad(place[:, :-1], (1, 0)), place),
+        counts=counts,
+        first=torch.where(is_cut, place.roll(1, -1), place),
         last=place,
-        in_last=torch.where(is_cut, end - last, 0.0),
+        in_last=torch.where(is_cut, (end - last) / torch.where(is_cut, room, 1.0), 0.0),
     )
 
 
@@ -94,14 +89,16 @@ def gather(
     weight and takes no more room. The shares follow α smoothly, so that what a token is given is learned.
     """
     cuts = cut(alpha, per_component, rest)
-    counts, mixed = torch.zeros_like(cuts.share), torch.zeros_like(hidden)
-    above = counts.scatter_add(-1, cuts.last, cuts.above)
-    for place, part in ((cuts.first, cuts.share - cuts.in_last), (cuts.last, cuts.in_last)):
+    later = cuts.counts * cuts.in_last
+    parts = ((cuts.first, cuts.counts - later), (cuts.last, later))
+    counts, mixed = torch.zeros_like(cuts.counts), torch.zeros_like(hidden)
+    for place, part in parts:
         counts = counts.scatter_add(-1, place, part)
-        wide = place.unsqueeze(-1).expand_as(hidden)
-        mixed = mixed.scatter_add(-2, wide, part.unsqueeze(-1).to(hidden.dtype) * hidden)
-    mixed = mixed / torch.where(counts == 0, 1.0, counts).unsqueeze(-1).to(hidden.dtype)
-    return trusted(Gathered, alpha=((counts + above) * per_component).to(alpha.dtype), hidden=mixed)
+    filled = torch.where(counts == 0, 1.0, counts)
+    for place, part in parts:
+        share = (part / filled.gather(-1, place)).unsqueeze(-1).to(hidden.dtype)
+        mixed = mixed.scatter_add(-2, place.unsqueeze(-1).expand_as(hidden), share * hidden)
+    return trusted(Gathered, alpha=(counts * per_component).to(alpha.dtype), hidden=mixed)
 
 
 def homes(
@@ -109,5 +106,4 @@ def homes(
 ) -> Int[Tensor, "batch n"]:
     """For each token, where the component stands that most of it lies in; -1 where there is nothing of it."""
     cuts = cut(alpha, per_component, rest)
-    home = torch.where(2 * cuts.in_last > cuts.share, cuts.last, cuts.first)
-    return torch.where(cuts.share > 0, home, -1)
+    return torch.where(cuts.counts > 0, torch.where(cuts.in_last > 0.5, cuts.last, cuts.first), -1)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from open_nvib._checks import can_read, check_choice, check_count, check_floating, check_mask, check_same_dtype
-from open_nvib._numeric import at_least_float32
+from open_nvib._numeric import at_least_float32, widen
 from open_nvib._records import trusted
 from open_nvib.gathering import gather, homes
 from open_nvib.process import REST, ConditionalBDP, Posterior
@@ -40,7 +40,8 @@ class NVIB(nn.Module):
         alpha_contrast: by how much tokens may differ in α, from 0 (all have the 1 of the start, whatever was learned)
             to 1. None is the paper's, which is 1 and does not change.
         keep_share: s, how many vectors there are for each token. Neighbouring tokens share one until it holds Δ/s, what
-            the prior expects of 1/s tokens (`open_nvib.gathering`). None is the paper's: each token has its own.
+            the prior expects of 1/s tokens (`open_nvib.gathering`), so α should be about Δ: see `alpha_unit`. None is
+            the paper's: each token has its own. With 1 they still share where α is below Δ.
         prior_mu: mean of the Gaussian G₀^p, as one number or one for each dimension.
         prior_sigma: its standard deviation, likewise.
     """
@@ -109,7 +110,7 @@ class NVIB(nn.Module):
     def _delta(self, delta: float) -> float:
         if self.keep_share is not None and delta == 0:
             raise ValueError("NVIB: delta is 0, wanted more with keep_share: vectors hold Δ/keep_share. Raise delta.")
-        return _number("delta", delta)
+        return _number("delta", delta, positive=self.keep_share is not None)
 
     def set_keep_share(self, share: float) -> None:
         """Change the share of vectors of a layer that gathers, as a schedule does while training."""
@@ -124,6 +125,13 @@ class NVIB(nn.Module):
                 "NVIB: this layer has the contrast of the paper. Build it with alpha_contrast to change it."
             )
         self.alpha_contrast.fill_(_share("alpha_contrast", contrast, zero=True))
+
+    @property
+    def per_vector(self) -> Float[Tensor, ""]:
+        """Δ/s, the pseudo-count that a shared vector holds; in float64, as the prior counts its vectors."""
+        if self.keep_share is None:
+            raise ValueError("NVIB: this layer keeps a vector for each token. Build it with keep_share to share them.")
+        return widen(self.delta) / widen(self.keep_share)
 
     @property
     def prior(self) -> ConditionalBDP:
@@ -144,7 +152,7 @@ class NVIB(nn.Module):
         dtype = at_least_float32(hidden.dtype)
         alpha = self._counts(hidden, mask)
         if self.keep_share is not None:
-            gathered = gather(alpha, hidden, per_component=self.delta / self.keep_share, rest=REST)
+            gathered = gather(alpha, hidden, per_component=self.per_vector, rest=REST)
             alpha, hidden = gathered.alpha, gathered.hidden
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         batch = len(hidden)
@@ -175,7 +183,7 @@ class NVIB(nn.Module):
         """For each token, the place in the posterior of the vector that most of it is in; -1 if it is dropped."""
         alpha = self.pseudo_counts(hidden, mask)
         if self.keep_share is not None:
-            return homes(alpha, per_component=self.delta / self.keep_share, rest=REST)
+            return homes(alpha, per_component=self.per_vector, rest=REST)
         places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
         return torch.where(alpha > 0, places, -1)
 
@@ -215,7 +223,7 @@ def _share(name: str, share: float, *, zero: bool = False) -> float:
     wanted = f"a number {'from' if zero else 'above'} 0 {'' if zero else 'and '}{'to' if zero else 'at most'} 1"
     if isinstance(share, bool) or not isinstance(share, (int, float)):
         raise TypeError(f"NVIB: {name} is {share!r}, wanted {wanted}.")
-    if not (0 < share <= 1 or (zero and share == 0)):
+    if not (torch.finfo(torch.float32).tiny <= share <= 1 or (zero and share == 0)):
         raise ValueError(f"NVIB: {name} is {share}, wanted {wanted}.")
     return float(share)
 

@@ -19,9 +19,9 @@ from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 KLForm = Literal["expected", "exact"]
 Counts = int | Sequence[int] | Tensor
 
-REST = 0.18
+REST = 0.1803
 """Share of a vector up to which what is left of a text joins its last one, so that α₀ a little above what the prior
-expects does not make one more. No multiple of 0.05, so that rounding does not decide for shares that people choose."""
+expects does not make one more. Odd, so that rounding does not decide for the shares that people choose."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +83,7 @@ class ConditionalBDP(TensorRecord):
     """The prior given that a text has n tokens: BDP(G₀^p, α₀^p + nΔ, n + 1). With Δ = 0 the plain bounded prior.
 
     With `keep_share` s, of an encoder that gathers n tokens in about sn vectors, it is BDP(G₀^p, α₀^p + nΔ, m + 1)
-    with m = ⌈sn⌉, or ⌊sn⌋ where the rest is at most `REST` of a vector.
+    with m = ⌈sn⌉, or ⌊sn⌋ where the rest is at most `REST` of a vector; at least one for a text that has tokens.
     """
 
     mu: Float[Tensor, " p"]
@@ -119,7 +119,7 @@ class ConditionalBDP(TensorRecord):
         method: Method = "paper",
         generator: torch.Generator | None = None,
     ) -> ImpulseMixture:
-        """One mixture for each length n, of (n + 1)·kappa vectors, padded with weights of zero to the largest."""
+        """One mixture for each length n, of (n + 1)·kappa vectors, or (m + 1)·kappa, padded with weights of zero."""
         check_count("ConditionalBDP.sample", "kappa", kappa)
         n = _counts("ConditionalBDP.sample", "lengths", lengths, self.mu, at_least=0)
         return _sample_bounded(self, (self.vectors(n) + 1) * kappa, self.alpha0(n), method, generator)
@@ -137,8 +137,8 @@ class KL:
 class Posterior(BatchRecord):
     """The bounded factorised Dirichlet process BFDP(G^q, α^q, κ) of a batch of texts.
 
-    One component for each token and, last, the prior's. A token that the encoder dropped has α = 0 and is still real
-    in `mask`; padding has α = 0 and is not.
+    One component for each token and, last, the prior's. A token that the encoder dropped, or gathered in another's
+    component, has α = 0 and is still real in `mask`; padding has α = 0 and is not.
     """
 
     alpha: Float[Tensor, "batch n"]
@@ -171,7 +171,7 @@ class Posterior(BatchRecord):
 
     @property
     def kept(self) -> Float[Tensor, " batch"]:
-        """ν: the share of real tokens with α > 0 (0 for a text without tokens)."""
+        """ν: components with α > 0 for each real token (0 for a text without tokens)."""
         alive = ((self.alpha > 0) & self.mask)[:, :-1].sum(-1)
         return alive / self.lengths.clamp(min=1)
 
@@ -205,7 +205,8 @@ class Posterior(BatchRecord):
 
         `expected` (`eq:KLloss-kappa`) shares the κ₀ vectors out in proportion to α; `exact` (`eq:KLloss`) has κᵢ =
         kappa for every token, also for one with αᵢ = 0, where it is the limit. Tokens that a layer with `keep_share`
-        gathered in another's component are no components and not counted.
+        gathered in another's component are no components and not counted: n is then the number of components there
+        are, which is the `vectors` of the prior where α₀ is what the prior expects.
         """
         check_choice("Posterior.kl", "form", form, get_args(KLForm))
         check_count("Posterior.kl", "kappa", kappa)

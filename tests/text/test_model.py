@@ -252,6 +252,8 @@ def test_a_stride_can_pool_what_it_drops(share, size):
     for start in starts:
         mean = hidden[0, start : min(start + size, n)].mean(0)
         torch.testing.assert_close(latent.mu[0, start], bottleneck.to_mu(mean))
+    ahead = bottleneck(hidden.roll(2, 1), mask.roll(2, 1))  # padding in front
+    torch.testing.assert_close(ahead.mu[ahead.mask], latent.mu[latent.mask])
 
 
 @pytest.mark.parametrize("dropped", [0.25, 0.3, 0.5, 0.6, 0.75, 0.9])

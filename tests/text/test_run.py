@@ -119,6 +119,23 @@ def test_a_token_is_reported_in_the_vector_that_holds_most_of_it():
     assert [row.alpha for row in rows] == [latent.alpha[0, 0], None, 0.0, latent.alpha[0, 1], None]
 
 
+@pytest.mark.parametrize("share", [0.3, 0.5, 0.75, 0.85, 0.9, 0.95, 1.0])
+def test_every_vector_is_reported_once(share):
+    torch.manual_seed(0)
+    layer = NVIB(2, input_size=1, keep_share=share, delta=1.0)
+    torch.nn.init.ones_(layer.to_alpha.weight)
+    torch.nn.init.zeros_(layer.to_alpha.bias)
+    for n in range(1, 25):
+        for counts in (torch.ones(n), 2 * torch.rand(n), (3 * torch.rand(n) - 1).relu()):
+            hidden = counts.view(1, n, 1)
+            latent = layer(hidden)
+            rows, prior_weight = token_reports(latent, ["token"] * n, layer.homes(hidden)[0].tolist())
+            places = [row.place for row in rows if row.kept]
+            assert sorted(places) == (latent.alpha[0, :-1] > 0).nonzero().flatten().tolist()
+            assert sum(row.weight for row in rows) + prior_weight == pytest.approx(1)
+            assert {row.place for row in rows if row.shared} <= set(places)
+
+
 def test_inspection_of_a_pooled_latent_has_one_vector():
     """The other bottlenecks have no pseudo-counts: the vectors that are there share the weight evenly."""
     ids = make_batch(6)["input_ids"]

@@ -7,7 +7,7 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib.text.run import TokenReport, vectors_of
+from open_nvib.text.run import TokenReport
 from open_nvib.text.words import differences, readable
 
 PRIOR = "(prior)"
@@ -22,19 +22,18 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     """
     if pooled:
         tokens = [replace(token, kept=True, weight=1.0) for token in tokens]
-    vectors = dict(vectors_of(tokens))
+    ground = ""
     heaviest = max((token.weight for token in tokens), default=0.0) or 1.0
     pieces = []
     for token in tokens:
         text, begins = readable(token.token)
         space = " " if begins and pieces else ""
         if token.kept:
-            shade = round(8 + 62 * token.weight / heaviest)
-            text = text if token.place is None else joined(vectors[token.place])
-            pieces.append(
-                f'{space}<span class="nv-token" style="--shade:{shade}%" title="{_facts(token)}">{escape(text)}</span>'
-            )
-        elif not token.shared:
+            ground = f'style="--shade:{round(8 + 62 * token.weight / heaviest)}%" title="{_facts(token)}"'
+            pieces.append(f'{space}<span class="nv-token" {ground}>{escape(text)}</span>')
+        elif token.shared:
+            pieces.append(f'<span class="nv-token nv-shared" {ground}>{space}{escape(text)}</span>')
+        else:
             pieces.append(f'{space}<del class="nv-dropped" title="no vector of its own">{escape(text)}</del>')
     kept = sum(token.kept for token in tokens)
     prior = f", the prior has {prior_weight:.0%} of the weight" if prior_weight else ""
@@ -42,7 +41,7 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     if pooled:
         line = f"one vector for all {len(tokens)} tokens"
     elif any(token.shared for token in tokens):
-        line = f"{kept} vectors for {len(tokens)} tokens: those on one ground share one{prior}"
+        line = f"{kept} vector{'s' * (kept != 1)} for {len(tokens)} tokens: those on one ground share one{prior}"
     return f'<div class="nv-text">{"".join(pieces)}</div><p class="nv-note">{line}</p>'
 
 

@@ -80,7 +80,12 @@ def _table(report: Any) -> str:
         f"  {'token':<16}{'alpha':>9}{'weight':>9}{'sigma':>9}{'KL':>9}",
     ]
     for row in report.tokens:
-        numbers = (show(row.alpha, ".3f"), f"{row.weight:.1%}", show(row.sigma, ".3f"), show(row.kl, ".1f"))
+        numbers = (
+            show(row.alpha, ".3f"),
+            "" if row.shared else f"{row.weight:.1%}",
+            show(row.sigma, ".3f"),
+            show(row.kl, ".1f"),
+        )
         kept = "" if row.kept else "  shares the vector above" if row.shared else "  dropped"
         lines.append(f"  {row.token:<16}" + "".join(f"{number:>9}" for number in numbers) + kept)
     if report.prior_weight:

@@ -51,7 +51,7 @@ def vectors_of_tokens(
         alpha = layer.pseudo_counts(hidden, mask)
         if layer.keep_share is None:
             return (alpha > 0).float()
-        return (alpha * layer.keep_share / layer.delta).clamp(max=1.0)
+        return (alpha / layer.per_vector).clamp(max=1.0).float()
     kept = bottleneck(hidden, mask).mask
     if kept.shape != mask.shape:
         raise ValueError("vectors_of_tokens: a pooled latent has one vector for all tokens and none for each.")

@@ -119,8 +119,10 @@ class GaussianBottleneck(nn.Module):
             hidden, mask = pool(hidden, mask, self.pooling), torch.ones_like(mask[:, :1])
         elif self.stride:
             if self.stride_pooling:
-                hidden = gather(mask.to(hidden.dtype), hidden, per_component=1 / (1 - self.stride)).hidden
-            mask = mask & kept_at_stride(mask.shape[1], self.stride).to(mask.device)
+                gathered = gather(mask.float(), hidden, per_component=1 / (1 - self.stride))
+                hidden, mask = gathered.hidden, gathered.alpha > 0
+            else:
+                mask = mask & kept_at_stride(mask.shape[1], self.stride).to(mask.device)
         log_sigma = self.to_log_sigma(hidden).float().clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)
 

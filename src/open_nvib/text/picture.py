@@ -25,9 +25,10 @@ def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
         places = range(len(report.tokens))
         upper, lower = axes[2 * row, 0], axes[2 * row + 1, 0]
         firsts = [index for index, token in enumerate(report.tokens) if not token.shared]
-        widths = [after - index for index, after in zip(firsts, [*firsts[1:], len(report.tokens)], strict=True)]
-        centres = [index + (width - 1) / 2 for index, width in zip(firsts, widths, strict=True)]
-        bars = [width - 0.2 for width in widths]
+        lasts = {token.place: index for index, token in enumerate(report.tokens) if token.present}
+        ends = [lasts.get(report.tokens[index].place, index) for index in firsts]
+        centres = [(first + last) / 2 for first, last in zip(firsts, ends, strict=True)]
+        bars = [last - first + 0.8 for first, last in zip(firsts, ends, strict=True)]
         upper.bar(centres, [100 * report.tokens[index].weight for index in firsts], bars, color=BAR)
         upper.set_ylabel("weight (%)")
         upper.set_title(f"{report.text}\n→ {report.reconstruction}", fontsize=9, loc="left", wrap=True)

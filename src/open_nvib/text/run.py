@@ -61,12 +61,12 @@ class TokenReport:
 
     Args:
         token: the token.
-        alpha: its pseudo-count, where the model has one.
+        alpha: the pseudo-count of its vector, where the model has them.
         weight: its share of the latent's weight.
         kept: whether it has a vector in the latent, or is the first of those that share one.
         sigma: mean standard deviation of its vector.
         kl: KL of its vector to the prior, in nats.
-        shared: whether it is in the vector of the token before it, whose numbers are also its own.
+        shared: whether it is in the vector of a token before it, at which the numbers are.
         place: of its vector in the latent; None if it was dropped.
     """
 
@@ -261,6 +261,8 @@ def token_reports(
                 )
             elif homes is not None and homes[index] >= 0:
                 rows.append(TokenReport(token, None, 0.0, False, None, None, shared=True, place=homes[index]))
+            elif latent.prior.keep_share is not None:
+                rows.append(TokenReport(token, 0.0, 0.0, False, None, None))
             else:
                 rows.append(TokenReport(token, alpha[index], weight[index], False, spread[index], nats[index]))
         return rows, weight[-1]
@@ -281,17 +283,15 @@ def token_reports(
 def _beginnings(alpha: Sequence[float], homes: Sequence[int]) -> dict[int, int]:
     """The first token of each vector, to the place of the vector.
 
-    That is the first of those that have most of themselves in it. A vector without any, which holds the smaller parts
-    of two, is that of the token it stands at.
+    That is the first of those that have most of themselves in it, or the token that it stands at where there is none.
     """
     first: dict[int, int] = {}
     for index, home in enumerate(homes):
-        if home >= 0 and alpha[home] > 0:
-            first.setdefault(home, index)
-    begins = {index: place for place, index in first.items()}
-    for place, count in enumerate(alpha):
-        if count > 0 and place not in first:
-            begins.setdefault(place, place)
+        first.setdefault(home, index)
+    begins: dict[int, int] = {}
+    for place in reversed([place for place, count in enumerate(alpha) if count > 0]):
+        index = first.get(place, place)
+        begins[place if index in begins else index] = place
     return begins
 
 

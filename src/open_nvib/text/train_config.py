@@ -99,6 +99,8 @@ class LossSettings:
         for end in _ends(self.keep_share):
             if not 0 < end <= 1:
                 raise ValueError(f"keep_share is {end}, wanted a share above 0 and at most 1.")
+            if 0 in _ends(self.delta):
+                raise ValueError("delta is 0, wanted more with keep_share, whose vectors hold Δ/keep_share.")
         for end in _ends(self.alpha_contrast):
             if not 0 <= end <= 1:
                 raise ValueError(f"alpha_contrast is {end}, wanted a number from 0 to 1.")

@@ -52,7 +52,7 @@ class AutoencoderTrainer(Trainer):
     # The loss
 
     def weights(self) -> tuple[float, float]:
-        """λ′_G and λ′_D of this step; Δ and the share of vectors are set in the layer."""
+        """λ′_G and λ′_D of this step; Δ, the contrast and the share of vectors are set in the layer."""
         step = self.state.global_step
         bottleneck = self.autoencoder.encoder.bottleneck
         if isinstance(bottleneck, NVIBBottleneck):
@@ -116,8 +116,9 @@ class AutoencoderTrainer(Trainer):
             bottleneck = self.autoencoder.encoder.bottleneck
             if isinstance(bottleneck, NVIBBottleneck):
                 logs["delta"] = bottleneck.nvib.delta.item()
-                if bottleneck.nvib.keep_share is not None:
-                    logs["keep_share"] = bottleneck.nvib.keep_share.item()
+                for name in ("keep_share", "alpha_contrast"):
+                    if (value := getattr(bottleneck.nvib, name)) is not None:
+                        logs[name] = value.item()
             self.sums = {}
         super().log(logs, start_time)
 

@@ -21,7 +21,7 @@ def editable(run: Run, text: str) -> list[tuple[str, int]]:
     _, reports, _ = run.look(ids)
     if run.model.config.bottleneck == "vtp":
         return [("1 (all)", 0)]
-    return [(f"{index + 1} {joined(tokens)}", index) for index, tokens in vectors_of(reports)]
+    return [(f"{number} {joined(tokens)}", place) for number, (place, tokens) in enumerate(vectors_of(reports), 1)]
 
 
 def edit(run: Run, text: str, factors: Mapping[int, float]) -> str:
