@@ -37,13 +37,23 @@ def test_writers_at_once_do_not_meet(tmp_path):
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
 
 
-def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path):
+def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     path.write_text("old")
-    with pytest.raises(UnicodeEncodeError):
-        write_text(path, "\udc80")
+
+    def full(self, target):
+        raise OSError("no space left on device")
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        write_text(path, "new")
     assert path.read_text() == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["a.json"]
+
+
+def test_half_of_a_character_is_written_as_json_has_it(tmp_path):
+    write_json(tmp_path / "a.json", {"text": "\udc80"})
+    assert json.loads((tmp_path / "a.json").read_text()) == {"text": "\udc80"}
 
 
 def test_whole_name_is_that_of_the_file_to_be(tmp_path, monkeypatch):
