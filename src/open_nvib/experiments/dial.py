@@ -22,8 +22,6 @@ from open_nvib.report.results import read_results
 from open_nvib.text.data import load_prepared
 from open_nvib.text.run import load_run
 
-KEPT = "reconstruction/*/kept"
-
 
 def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[str] = ()) -> list[Path]:
     """Write dial.svg, and of one row lengths.svg, tokens.svg and the numbers behind it, tokens.json."""
@@ -41,12 +39,10 @@ def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[st
             texts = choose(held_out, experiment.evaluate.sentences, experiment.evaluate.seed)
             training = prepared.split(cell.train.partition, "train")["input_ids"]
             seeds.append(tokens_kept(load_run(cell.run), texts, training))
-    kept = chosen.spread(KEPT)
-    assert kept is not None
     texts = {
         "dial.svg": draw_dial(results, without=without),
         "lengths.svg": draw_vectors(chosen.records, family=chosen.family, name=chosen.title),
-        "tokens.svg": draw_tokens(seeds, family=chosen.family, kept=kept.mean),
+        "tokens.svg": draw_tokens(seeds, family=chosen.family),
         "tokens.json": json.dumps([[asdict(group) for group in groups] for groups in seeds], indent=1) + "\n",
     }
     output.mkdir(parents=True, exist_ok=True)

@@ -9,8 +9,8 @@ from open_nvib.report.spread import spread
 TITLES = {"frequency": "by frequency", "kind": "by kind of token", "place": "by place"}
 
 
-def draw_tokens(seeds: Sequence[Sequence[Group]], *, family: str, kept: float) -> str | None:
-    """Means over seeds with their deviations; `kept` is the share over all tokens, which a stride gives to each."""
+def draw_tokens(seeds: Sequence[Sequence[Group]], *, family: str) -> str | None:
+    """Means over seeds with their deviations, and that of all tokens, which a stride gives to each."""
     panels = [by for by in TITLES if any(group.by == by for groups in seeds for group in groups)]
     if not panels:
         return None
@@ -24,9 +24,11 @@ def draw_tokens(seeds: Sequence[Sequence[Group]], *, family: str, kept: float) -
             ]
             means = [value.mean if value else 0.0 for value in found]
             errors = [(value.sd or 0.0) if value else 0.0 for value in found]
+            groups = [group for groups in seeds for group in groups if group.by == by]
+            all_tokens = sum(group.tokens * group.vectors for group in groups) / sum(group.tokens for group in groups)
             colour = look_of(family).colour
             axes.barh(names, means, xerr=errors, color=colour, height=0.62, error_kw={"lw": 1, "ecolor": MUTED})
-            axes.axvline(kept, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
+            axes.axvline(all_tokens, color=MUTED, linestyle=(0, (4, 3)), linewidth=1.1)
             axes.invert_yaxis()
             axes.grid(visible=False, axis="y")
             axes.set_title(TITLES[by])
