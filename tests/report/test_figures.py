@@ -69,7 +69,7 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
         "training": lambda: draw_training(log),
         "attention": draw_attention,
         "dial": lambda: draw_dial(results),
-        "tokens": lambda: draw_tokens([groups, groups], family="NVAE", kept=0.5),
+        "tokens": lambda: draw_tokens([groups, groups], family="NVAE"),
     }
     words = {
         "bleu_perplexity": ["reconstruction BLEU", "F-PPL", "R-PPL", "real text", "best NVAE", "VTS"],
@@ -114,7 +114,7 @@ def test_without_data_there_is_no_figure(results):
     assert draw_rows([]) is None
     assert draw_dial(empty) is None
     assert draw_dial(results, without=["nvae-0.01", "vts-0.5"]) is None
-    assert draw_tokens([[]], family="NVAE", kept=0.5) is None
+    assert draw_tokens([[]], family="NVAE") is None
 
 
 @pytest.mark.parametrize("length", [1, 2])
