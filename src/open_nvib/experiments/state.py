@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from open_nvib._files import write_json
+from open_nvib._settings import differences, with_defaults
 from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig
 from open_nvib.experiments.experiment import Cell
@@ -145,21 +146,7 @@ def changed_settings(cell: Cell, state: CellState) -> list[str]:
     A setting that its record does not have is newer than it, and had what now is the default.
     """
     defaults = json.loads(json.dumps({"train": asdict(TrainConfig()), "evaluate": asdict(EvaluateConfig())}))
-    return sorted(differences(_filled(state.settings, defaults), cell.settings))
-
-
-def _filled(values: Any, defaults: Any) -> Any:
-    if not isinstance(values, dict) or not isinstance(defaults, dict):
-        return values
-    return {**defaults, **{key: _filled(value, defaults.get(key)) for key, value in values.items()}}
-
-
-def differences(a: Any, b: Any, path: str = "") -> set[str]:
-    """Where two trees of settings differ, as paths such as model.kappa."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = a.keys() | b.keys()
-        return {d for name in names for d in differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
-    return set() if a == b else {path}
+    return sorted(differences(with_defaults(state.settings, defaults), cell.settings))
 
 
 class Progress:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from open_nvib._files import whole_name
+from open_nvib._settings import differences, with_defaults
 from open_nvib.errors import InputError
 from open_nvib.text.run_files import (
     CHECKPOINTS,
@@ -36,9 +37,9 @@ def claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str,
     if overwrite:
         _empty(directory)
         return None
-    known = _with_defaults(read_config(directory), as_plain(TrainConfig()))
+    known = with_defaults(read_config(directory), as_plain(TrainConfig()))
     if known != as_plain(config):
-        different = sorted(_differences(known, as_plain(config)))
+        different = sorted(differences(known, as_plain(config)))
         raise InputError(
             f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
             f"--overwrite to replace it."
@@ -49,20 +50,6 @@ def claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str,
 def as_plain(config: TrainConfig) -> dict[str, Any]:
     """In YAML's own types."""
     return json.loads(json.dumps(asdict(config)))
-
-
-def _with_defaults(known: Any, defaults: Any) -> Any:
-    """A setting that a run does not have is newer than the run, which had what now is the default."""
-    if not isinstance(known, dict) or not isinstance(defaults, dict):
-        return known
-    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
-
-
-def _differences(a: Any, b: Any, path: str = "") -> set[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = set(a) | set(b)
-        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
-    return set() if a == b else {path}
 
 
 def _empty(directory: Path) -> None:
