@@ -19,10 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import open_nvib as nv
-from open_nvib.text.batches import Collator, LengthGroupedSampler
-from open_nvib.text.configuration import BottleneckKind, TextAutoencoderConfig
-from open_nvib.text.decoding import decode
-from open_nvib.text.model import LatentOutput, TextAutoencoder
+from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
+from open_nvib.text.model.configuration import BottleneckKind, TextAutoencoderConfig
+from open_nvib.text.model.decoding import Collator, LengthGroupedSampler, decode
 
 SIZES = {
     "paper": {"vocab_size": 30522, "d_model": 256, "batch": 64},

@@ -10,7 +10,7 @@ from pathlib import Path
 from huggingface_hub import snapshot_download
 
 from open_nvib.app import make_app, open_runs, serve
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 HERE = "run"
 

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import install_import_hook
 
 SOURCE = Path(__file__).parent.parent / "src"
-CHECKED_ELSEWHERE = {"open_nvib.text.configuration"}  # Hugging Face's own dataclass checks take other arguments
+CHECKED_ELSEWHERE = {"open_nvib.text.model.configuration"}  # Hugging Face's own dataclass checks take other arguments
 
 
 def modules() -> list[str]:

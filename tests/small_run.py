@@ -3,10 +3,10 @@
 import pytest
 from small_text import make_sentences, prepare_in
 
+from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
 from open_nvib.text.data import load_prepared
-from open_nvib.text.run import Run, load_run
-from open_nvib.text.train import train
-from open_nvib.text.train_config import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+from open_nvib.text.training.train import train
+from open_nvib.text.using.run import Run, load_run
 
 
 @pytest.fixture(scope="session")

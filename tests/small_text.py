@@ -4,7 +4,7 @@ import random
 from pathlib import Path
 
 from open_nvib.text.data import PrepareConfig, prepare
-from open_nvib.text.model import AutoencoderOutput
+from open_nvib.text.model.autoencoder import AutoencoderOutput
 
 SUBJECTS = [
     "The old river",

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from open_nvib.gathering import gather, homes
-from open_nvib.text.bottlenecks import kept_at_stride
+from open_nvib.merging import gather, homes
+from open_nvib.text.model.bottlenecks import kept_at_stride
 
 BATCH, N, SIZE = 3, 11, 5
 

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from open_nvib._files import check_writable, finite, read_object, whole_name, write_json, write_text
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError, check_writable, finite, read_object, whole_name, write_json, write_text
 
 
 def test_what_is_not_finite_is_null():

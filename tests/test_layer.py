@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import open_nvib as nv
-from open_nvib.gathering import gather
+from open_nvib.merging import gather
 from open_nvib.process import REST
 
 BATCH, N, SIZE, P = 3, 5, 11, 7

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from open_nvib._checks import can_read, check_choice, check_count, check_floating, check_mask, check_same_dtype
 from open_nvib._numeric import at_least_float32, widen
 from open_nvib._records import trusted
-from open_nvib.gathering import gather, homes
+from open_nvib.merging import gather, homes
 from open_nvib.process import REST, ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
@@ -40,7 +40,7 @@ class NVIB(nn.Module):
         alpha_contrast: by how much tokens may differ in α, from 0 (all have the 1 of the start, whatever was learned)
             to 1. None is the paper's, which is 1 and does not change.
         keep_share: s, how many vectors there are for each token. Neighbouring tokens share one until it holds Δ/s, what
-            the prior expects of 1/s tokens (`open_nvib.gathering`), so α should be about Δ: see `alpha_unit`. None is
+            the prior expects of 1/s tokens (`open_nvib.merging`), so α should be about Δ: see `alpha_unit`. None is
             the paper's: each token has its own. With 1 they still share where α is below Δ.
         prior_mu: mean of the Gaussian G₀^p, as one number or one for each dimension.
         prior_sigma: its standard deviation, likewise.

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 
 from open_nvib.app import make_app, serve
-from open_nvib.text.run import Run, load_run
-from open_nvib.text.train import train
-from open_nvib.text.train_config import ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+from open_nvib.store.settings import ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+from open_nvib.text.training.train import train
+from open_nvib.text.using.run import Run, load_run
 
 
 @pytest.fixture(scope="session")

@@ -4,8 +4,8 @@ from pathlib import Path
 import pytest
 
 from open_nvib.app.runs import EXAMPLES, _names, example_texts, open_runs
-from open_nvib.errors import InputError
-from open_nvib.text.run import Run
+from open_nvib.store.files import InputError
+from open_nvib.text.using.run import Run
 
 
 def test_names_are_as_long_as_they_must_be():

@@ -13,7 +13,7 @@ import pytest
 
 from open_nvib.app.limits import MAX_BODY
 from open_nvib.app.serve import serve
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 
 def call(client, handler: str, values: list, *, timeout: float = 60.0) -> dict:

@@ -10,8 +10,8 @@ from small_text import make_sentences
 from open_nvib.demo import DemoConfig, demo
 from open_nvib.demo.summary import numbers, sentence
 from open_nvib.demo.terminal import Terminal
-from open_nvib.errors import InputError
-from open_nvib.text.run import TokenReport
+from open_nvib.store.files import InputError
+from open_nvib.text.using.run import TokenReport
 
 
 def token(text, kept):

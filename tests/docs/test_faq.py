@@ -8,7 +8,7 @@ import torch
 
 import open_nvib as nv
 from open_nvib.cli import main
-from open_nvib.text.console import troubles
+from open_nvib.text.training.console import troubles
 from tools.blocks import blocks
 
 FAQ = Path(__file__).parents[2] / "docs/faq.md"

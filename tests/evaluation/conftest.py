@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 from small_text import make_sentences, prepare_in
 
-from open_nvib.text.train import train
-from open_nvib.text.train_config import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+from open_nvib.text.training.train import train
 
 
 def train_small(folder: Path, bottleneck: str, data: Path) -> Path:

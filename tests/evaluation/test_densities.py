@@ -17,7 +17,7 @@ from open_nvib.evaluation.densities import (
     mutual_information,
 )
 from open_nvib.process import ConditionalBDP, Posterior
-from open_nvib.text.bottlenecks import VectorLatent
+from open_nvib.text.model.bottlenecks import VectorLatent
 
 P = 3
 

@@ -14,13 +14,13 @@ import pytest
 from datasets import Dataset
 
 from open_nvib.cli import main
-from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.evaluation.reconstruction import by_length, kept_share, vectors_kept
-from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.store.files import InputError
 from open_nvib.text.data import load_prepared
-from open_nvib.text.model import TextAutoencoder
-from open_nvib.text.run import load_run
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.using.run import load_run
 
 SMALL = EvaluateConfig(
     sentences=12,
@@ -155,7 +155,7 @@ def test_a_run_that_cannot_be_written_is_told_before_the_work(run, place, monkey
     if place == "evaluation":
         (run / "evaluation").write_text("a file of the user")
     else:
-        monkeypatch.setattr("open_nvib._files.tempfile.TemporaryFile", refuse)
+        monkeypatch.setattr("open_nvib.store.files.tempfile.TemporaryFile", refuse)
     said: list[str] = []
     with pytest.raises(InputError, match=r"cannot be written \(.*\)\. An evaluation keeps"):
         evaluate(run, SMALL, say=said.append)

@@ -12,9 +12,9 @@ import torch
 from open_nvib.evaluation.densities import densities
 from open_nvib.evaluation.importance import as_mixture, bounds, log_likelihood, log_weights
 from open_nvib.mixtures import ImpulseMixture
-from open_nvib.text.bottlenecks import plain_mixture
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.model import LatentOutput, TextAutoencoder
+from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
+from open_nvib.text.model.bottlenecks import plain_mixture
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 PAD, BOS, EOS = 0, 1, 2
 TEXT = [5, 3, 9, 7]

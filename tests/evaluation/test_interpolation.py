@@ -12,11 +12,11 @@ import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from open_nvib.errors import InputError
 from open_nvib.evaluation.interpolation import edit_distance, interpolate_pairs, measure_interpolation, smoothness
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.model import TextAutoencoder
-from open_nvib.text.run import Run
+from open_nvib.store.files import InputError
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.using.run import Run
 
 EVERYTHING = "[PAD] [CLS] [SEP] [UNK] a river saw the old city and nobody crossed it again in may"
 WORDS: Sequence[str] = EVERYTHING.split()

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from open_nvib.evaluation.record import merge
-from open_nvib.evaluation.settings import EvaluateConfig, Part
-from open_nvib.text.run_files import change_metrics
+from open_nvib.store.evaluations import merge
+from open_nvib.store.runs import change_metrics
+from open_nvib.store.settings import EvaluateConfig, Part
 
 
 def make_record(*parts: Part, model: str = "a", **settings: Any) -> dict[str, Any]:

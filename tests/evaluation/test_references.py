@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from open_nvib.evaluation.references import References
-from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.data import load_prepared
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 
 @pytest.fixture
@@ -103,7 +103,7 @@ def test_data_that_may_be_read_only_is_enough_where_all_is_there(references, tmp
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    monkeypatch.setattr("open_nvib._files.tempfile.TemporaryFile", refuse)
+    monkeypatch.setattr("open_nvib.store.files.tempfile.TemporaryFile", refuse)
     for module in ("references", "steps"):
         monkeypatch.setattr(f"open_nvib.evaluation.{module}.FileLock", refuse)
     again = references()

@@ -5,7 +5,7 @@ import math
 
 import pytest
 
-from open_nvib.evaluation.steps import Steps
+from open_nvib.store.files import Steps
 
 
 def quiet(text: str) -> None: ...

@@ -5,10 +5,10 @@ import torch
 
 from open_nvib.evaluation.tokens import kind_of, rank_of, tokens_kept, vectors_of_tokens
 from open_nvib.process import Posterior
-from open_nvib.text.bottlenecks import NVIBBottleneck, make_bottleneck
-from open_nvib.text.configuration import TextAutoencoderConfig
 from open_nvib.text.data import load_prepared
-from open_nvib.text.run import load_run
+from open_nvib.text.model.bottlenecks import NVIBBottleneck, make_bottleneck
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.using.run import load_run
 
 
 def bottleneck_of(**options):

@@ -5,9 +5,9 @@ import json
 import pytest
 
 from open_nvib.cli import main
-from open_nvib.errors import InputError
 from open_nvib.experiments.dial import draw
 from open_nvib.experiments.experiment import load_experiment
+from open_nvib.store.files import InputError
 from open_nvib.text.data import load_prepared
 
 

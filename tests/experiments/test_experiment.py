@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from open_nvib.cli import main
-from open_nvib.errors import InputError
 from open_nvib.experiments.experiment import load_experiment, merged
-from open_nvib.text.schedules import Schedule, last_value
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import Schedule, last_value
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.yaml"))

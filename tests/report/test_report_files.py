@@ -7,7 +7,6 @@ from xml.etree import ElementTree
 import pytest
 from factory import make_cell, make_plan, make_record, write_cell
 
-from open_nvib.errors import InputError
 from open_nvib.report.best import best_nvae
 from open_nvib.report.content import document
 from open_nvib.report.document import Pair, Span, spans
@@ -15,6 +14,7 @@ from open_nvib.report.markdown import literal, words
 from open_nvib.report.report import write_report
 from open_nvib.report.results import read_results
 from open_nvib.report.tables import copying_table, interpolation_table, latent_table, main_table, samples_table
+from open_nvib.store.files import InputError
 
 
 def entries(table, name):

@@ -7,12 +7,12 @@ import re
 import pytest
 from factory import make_cell, make_plan, make_record, write_cell
 
-from open_nvib.errors import InputError
 from open_nvib.report.best import best_nvae
 from open_nvib.report.cells import LARGEST, export, find, number, read_cells
 from open_nvib.report.models import settings_of, short_settings
 from open_nvib.report.results import RowPlan, group, read_results
 from open_nvib.report.spread import spread, write
+from open_nvib.store.files import InputError
 
 
 def test_spread_by_hand():

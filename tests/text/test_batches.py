@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from open_nvib.text.batches import POOL, Collator, LengthGroupedSampler
+from open_nvib.text.model.decoding import POOL, Collator, LengthGroupedSampler
 
 BATCH = 7
 

@@ -1,7 +1,7 @@
 import pytest
 
-from open_nvib.text.checkpoints import SEAL, checkpoints, damage, seal
-from open_nvib.text.train import last_good_checkpoint
+from open_nvib.store.runs import SEAL, checkpoints, damage, seal
+from open_nvib.text.training.train import last_good_checkpoint
 
 
 def write_checkpoint(directory, step: int):

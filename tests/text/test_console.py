@@ -1,6 +1,6 @@
 import pytest
 
-from open_nvib.text.console import line, troubles
+from open_nvib.text.training.console import line, troubles
 
 HEALTHY = {"kl_gaussian": 0.6, "kl_dirichlet": 0.01, "bleu": 60.0, "kept": 0.5}
 

@@ -8,9 +8,9 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 from open_nvib.cli import main
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 from open_nvib.text.data import load_prepared
-from open_nvib.text.run import load_run
+from open_nvib.text.using.run import load_run
 
 
 @pytest.fixture

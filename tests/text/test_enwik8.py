@@ -7,7 +7,7 @@ import tarfile
 
 import pytest
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 from open_nvib.text.data import enwik8
 
 CONTENT = b"<mediawiki> not really 100 MB"

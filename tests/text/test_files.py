@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 from open_nvib.text.data import files, hub
 
 TEXTS = ["First, with a comma.", 'Second with "quotes" and an é.', "Third\nover two lines."]

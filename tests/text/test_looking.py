@@ -1,10 +1,10 @@
 import pytest
 import torch
 
-from open_nvib.errors import InputError
 from open_nvib.mixtures import GaussianMixture
-from open_nvib.text.decoding import decode
-from open_nvib.text.looking import attention_map, reweight
+from open_nvib.store.files import InputError
+from open_nvib.text.model.decoding import decode
+from open_nvib.text.using.inspection import attention_map, reweight
 
 
 def heaviest(latent):

@@ -1,6 +1,6 @@
 import pytest
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 from open_nvib.text.data.markup import HOLE, articles, clean
 
 

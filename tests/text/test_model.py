@@ -10,12 +10,12 @@ import torch.nn.functional as F
 from torch.distributions import Normal, kl_divergence
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from open_nvib.gathering import gather
-from open_nvib.text.bottlenecks import kept_at_stride, plain_mixture, pool
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.decoding import decode
-from open_nvib.text.layers import DecoderLayer
-from open_nvib.text.model import IGNORED, LatentOutput, TextAutoencoder
+from open_nvib.merging import gather
+from open_nvib.text.model.autoencoder import IGNORED, LatentOutput, TextAutoencoder
+from open_nvib.text.model.bottlenecks import kept_at_stride, plain_mixture, pool
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.decoding import decode
+from open_nvib.text.model.layers import DecoderLayer
 
 PAD, BOS, EOS = 0, 1, 2
 VOCABULARY, SIZE, LATENT = 211, 24, 13

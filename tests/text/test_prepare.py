@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 from open_nvib.text.data import PrepareConfig, draw_lengths, load_prepared, prepare
 from open_nvib.text.data.sources import open_source
 
@@ -202,7 +202,7 @@ def test_an_unreachable_hub_is_one_clear_line(config, tmp_path):
     """In a process of its own, since the libraries read HF_HUB_OFFLINE when they are imported."""
     script = (
         "import sys\n"
-        "from open_nvib.errors import InputError\n"
+        "from open_nvib.store.files import InputError\n"
         "from open_nvib.text.data import PrepareConfig, prepare\n"
         "for changes in ({'source': 'someone/some-dataset'}, {'source': 'wikitext-2'}, "
         "{'source': sys.argv[2], 'tokenizer': 'bert-base-uncased'}):\n"

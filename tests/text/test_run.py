@@ -7,11 +7,11 @@ import pytest
 import torch
 from test_model import make_batch, make_model
 
-from open_nvib.errors import InputError
 from open_nvib.layer import NVIB
 from open_nvib.process import Posterior
-from open_nvib.text.run import load_run, mix, token_reports, vectors_of
-from open_nvib.text.train_config import TrainConfig
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import TrainConfig
+from open_nvib.text.using.run import load_run, mix, token_reports, vectors_of
 
 
 def test_reconstruction_of_known_sentences_is_mostly_exact(trained, known):

@@ -1,6 +1,6 @@
 import pytest
 
-from open_nvib.text.schedules import Schedule, last_value, value_at
+from open_nvib.store.settings import Schedule, last_value, value_at
 
 
 def test_linear_is_constant_then_a_ramp_then_constant():

@@ -15,8 +15,8 @@ import torch
 from safetensors.torch import load_file
 
 from open_nvib.cli import main
-from open_nvib.text.checkpoints import checkpoints, damage
-from open_nvib.text.schedules import Schedule
+from open_nvib.store.runs import checkpoints, damage
+from open_nvib.store.settings import Schedule
 
 STEPS, EVERY = 60, 10
 TINY = {

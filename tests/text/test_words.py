@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from open_nvib.text.words import Difference, differences, readable
+from open_nvib.text.using.inspection import Difference, differences, readable
 
 WORDS = st.lists(st.sampled_from(["a", "b", "c", "d"]), max_size=8).map(" ".join)
 

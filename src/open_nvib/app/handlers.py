@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 import gradio as gr
 
-from open_nvib.errors import InputError
-from open_nvib.text.run import Run
+from open_nvib.store.files import InputError
+from open_nvib.text.using.run import Run
 
 MAX_LETTERS = 2_000
 """Of a text; how many tokens it may have is the model's to say."""

@@ -7,8 +7,8 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib.text.run import TokenReport
-from open_nvib.text.words import differences, readable
+from open_nvib.text.using.inspection import differences, readable
+from open_nvib.text.using.run import TokenReport
 
 PRIOR = "(prior)"
 MAX_MAP = 64

@@ -5,7 +5,7 @@ import gradio as gr
 from open_nvib.app.handlers import Page
 from open_nvib.app.runs import example_texts
 from open_nvib.app.tabs import compare, edit, generate, inspect, interpolate, report
-from open_nvib.text.run import Run
+from open_nvib.text.using.run import Run
 
 TITLE = "open_nvib: look into the latent"
 QUEUE = 64

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from open_nvib.errors import InputError
-from open_nvib.text.bottlenecks import PlainBottleneck
-from open_nvib.text.run import Run, load_run
-from open_nvib.text.run_files import EVALUATIONS, read_metrics
+from open_nvib.store.files import InputError
+from open_nvib.store.runs import EVALUATIONS, read_metrics
+from open_nvib.text.model.bottlenecks import PlainBottleneck
+from open_nvib.text.using.run import Run, load_run
 
 EXAMPLES = (
     "The museum was opened in 1923.",

@@ -11,7 +11,7 @@ from gradio import themes
 from starlette.middleware import Middleware
 
 from open_nvib.app.limits import Limits
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 LOOPBACK = "127.0.0.1"
 PORT = 7860

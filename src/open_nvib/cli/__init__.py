@@ -13,7 +13,7 @@ from jsonargparse import ArgumentParser, Namespace
 
 from open_nvib.cli import app, demo, evaluating, experiment, report, training, using
 from open_nvib.cli.tools import OneLineParser, stop, with_packaged_configs
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -2,7 +2,7 @@
 
 from jsonargparse import ArgumentParser, Namespace
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 
 def describe_app(parser: ArgumentParser) -> None:

@@ -19,7 +19,7 @@ def describe_evaluate(parser: ArgumentParser) -> None:
 
 def run_evaluate(given: Namespace) -> None:
     from open_nvib.evaluation import EvaluateConfig, evaluate
-    from open_nvib.evaluation.settings import PARTS
+    from open_nvib.store.settings import PARTS
 
     settings = build(EvaluateConfig, without(given, "run", "config", "data", "device"))
     record = evaluate(given.run, settings, data=given.data, device=given.device)

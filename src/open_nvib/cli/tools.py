@@ -7,8 +7,8 @@ from typing import Any, NoReturn
 
 from jsonargparse import ArgumentParser, Namespace
 
-from open_nvib._configs import packaged_config
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import packaged_config
 
 LONGEST = 800
 """Letters of a message that still count as one line."""

@@ -33,7 +33,7 @@ def run_prepare(given: Namespace) -> None:
 
 
 def describe_train(parser: ArgumentParser) -> None:
-    from open_nvib.text.train_config import TrainConfig
+    from open_nvib.store.settings import TrainConfig
 
     parser.add_argument("--config", action="config", help="YAML file, such as configs/small/nvae.yaml")
     parser.add_class_arguments(TrainConfig)
@@ -42,8 +42,8 @@ def describe_train(parser: ArgumentParser) -> None:
 
 
 def run_train(given: Namespace) -> None:
-    from open_nvib.text.train import train
-    from open_nvib.text.train_config import TrainConfig
+    from open_nvib.store.settings import TrainConfig
+    from open_nvib.text.training.train import train
 
     config = build(TrainConfig, without(given, "config", "output", "overwrite"))
     metrics = train(config, given.output, overwrite=given.overwrite)

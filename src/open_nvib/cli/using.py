@@ -8,7 +8,7 @@ from typing import Any
 
 from jsonargparse import ArgumentParser, Namespace
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 
 def describe_reconstruct(parser: ArgumentParser) -> None:
@@ -65,7 +65,7 @@ def run_inspect(given: Namespace) -> None:
         else:
             print(_table(report))
     if given.plot:
-        from open_nvib.text.picture import draw_reports
+        from open_nvib.text.using.inspection import draw_reports
 
         print(f"picture: {draw_reports(reports, given.plot)}", file=sys.stderr)
 
@@ -119,6 +119,6 @@ def _texts(given: Namespace) -> list[str]:
 
 
 def _load(given: Namespace) -> Any:
-    from open_nvib.text.run import load_run
+    from open_nvib.text.using.run import load_run
 
     return load_run(given.run, device=given.device)

@@ -9,19 +9,17 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from open_nvib._configs import packaged_config
 from open_nvib.demo.summary import show_numbers, show_path, show_reconstructions, show_samples
 from open_nvib.demo.terminal import Terminal
-from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.experiments.yaml_file import read_mapping, settings_of
 from open_nvib.report.files import check_is_ours
 from open_nvib.report.report import write_run_report
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import Layout, TrainConfig, packaged_config, paper_partitions
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
-from open_nvib.text.data.config import Layout, paper_partitions
-from open_nvib.text.run import Run, load_run
-from open_nvib.text.train import train
-from open_nvib.text.train_config import TrainConfig
+from open_nvib.text.training.train import train
+from open_nvib.text.using.run import Run, load_run
 
 CONFIG = "configs/small/nvae.yaml"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from open_nvib.demo.terminal import Terminal
-from open_nvib.text.run import Run, TokenReport
-from open_nvib.text.words import readable
+from open_nvib.text.using.inspection import readable
+from open_nvib.text.using.run import Run, TokenReport
 
 UNSEEN = ", lengths it never saw): a plain Transformer, too, does much worse on these"
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.model import IGNORED, TextAutoencoder
+from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 
 class CopyingScorer(nn.Module):

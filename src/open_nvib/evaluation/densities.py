@@ -39,7 +39,7 @@ from torch import Tensor
 from open_nvib._numeric import normal_like
 from open_nvib.gamma import log_dirichlet
 from open_nvib.process import Posterior
-from open_nvib.text.bottlenecks import VectorLatent
+from open_nvib.text.model.bottlenecks import VectorLatent
 
 FAINT = 0.1
 """Pseudo-count at or below which a vector counts as dropped: more than half of the draws of Gamma(0.1) are below 0.001,

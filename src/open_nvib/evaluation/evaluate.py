@@ -10,20 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import open_nvib
-from open_nvib._files import check_writable, digest_of_file, finite
-from open_nvib.errors import InputError
 from open_nvib.evaluation.generation import describe, draw, perplexities
 from open_nvib.evaluation.interpolation import measure_interpolation
 from open_nvib.evaluation.latent import diagnose
 from open_nvib.evaluation.reconstruction import reconstruction
-from open_nvib.evaluation.record import merge
 from open_nvib.evaluation.references import References, choose
-from open_nvib.evaluation.settings import EvaluateConfig, Part
-from open_nvib.evaluation.steps import Steps
-from open_nvib.text.bottlenecks import PlainBottleneck
+from open_nvib.store.evaluations import merge
+from open_nvib.store.files import InputError, Steps, check_writable, digest_of_file, finite
+from open_nvib.store.runs import EVALUATIONS, MODEL, WEIGHTS, change_metrics, read_lengths, read_metrics
+from open_nvib.store.settings import EvaluateConfig, Part
 from open_nvib.text.data import Prepared, load_prepared
-from open_nvib.text.run import Run, load_run
-from open_nvib.text.run_files import EVALUATIONS, MODEL, WEIGHTS, change_metrics, read_lengths, read_metrics
+from open_nvib.text.model.bottlenecks import PlainBottleneck
+from open_nvib.text.using.run import Run, load_run
 
 DIRECTORY, SCORERS = "evaluation", "scorers"
 

@@ -8,8 +8,8 @@ import numpy as np
 from open_nvib.evaluation.diversity import diversity
 from open_nvib.evaluation.references import References
 from open_nvib.evaluation.scorers import Texts, score
-from open_nvib.evaluation.steps import Steps
-from open_nvib.text.run import Run
+from open_nvib.store.files import Steps
+from open_nvib.text.using.run import Run
 
 CHUNK = 5000
 """Samples in one step: what an interrupted evaluation loses at most."""

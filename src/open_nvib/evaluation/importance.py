@@ -18,8 +18,8 @@ from open_nvib._records import trusted
 from open_nvib.attention import Mixture
 from open_nvib.evaluation.densities import TextDensities, WeightedSets
 from open_nvib.mixtures import ImpulseMixture
-from open_nvib.text.bottlenecks import plain_mixture
-from open_nvib.text.model import TextAutoencoder
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.bottlenecks import plain_mixture
 
 
 @dataclass(frozen=True)

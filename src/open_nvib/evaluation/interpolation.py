@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import torch
 
 from open_nvib.attention import Mixture
-from open_nvib.errors import InputError
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
-from open_nvib.text.decoding import decode
-from open_nvib.text.run import BATCH, Run, mix
+from open_nvib.store.files import InputError
+from open_nvib.text.model.decoding import decode
+from open_nvib.text.using.run import BATCH, Run, mix
 
 EXAMPLES = 3
 

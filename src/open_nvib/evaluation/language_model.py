@@ -4,8 +4,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import GPT2Config, GPT2LMHeadModel
 
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.model import IGNORED
+from open_nvib.text.model.autoencoder import IGNORED
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 DROPOUT = 0.1
 

@@ -11,10 +11,9 @@ from torch import Tensor
 from open_nvib.evaluation.densities import FAINT, TextDensities, WeightedSets, densities, mutual_information
 from open_nvib.evaluation.importance import bounds, log_weights
 from open_nvib.process import Posterior
-from open_nvib.text.batches import Collator
-from open_nvib.text.bottlenecks import PlainLatent, VectorLatent, latent_kl
-from open_nvib.text.decoding import in_batches
-from open_nvib.text.model import TextAutoencoder
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.bottlenecks import PlainLatent, VectorLatent, latent_kl
+from open_nvib.text.model.decoding import Collator, in_batches
 
 ACTIVE_VARIANCE = 0.01
 """A dimension is active if the posterior mean varies by more than this over the data (Burda et al., 2016)."""

@@ -6,10 +6,17 @@ from typing import Any
 import numpy as np
 import torch
 
-from open_nvib.text.decoding import in_batches
-from open_nvib.text.model import TextAutoencoder
-from open_nvib.text.run import Run
-from open_nvib.text.scores import BATCH, Texts, evaluate_losses, make_batch, reconstruct_ids, score_reconstruction
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.decoding import (
+    BATCH,
+    Texts,
+    evaluate_losses,
+    in_batches,
+    make_batch,
+    reconstruct_ids,
+    score_reconstruction,
+)
+from open_nvib.text.using.run import Run
 
 EXAMPLES = 10
 

@@ -12,14 +12,13 @@ import torch
 from filelock import FileLock
 from transformers import GPT2LMHeadModel
 
-from open_nvib._files import obstacle_to_writing
 from open_nvib.evaluation.diversity import diversity
 from open_nvib.evaluation.scorers import Kind, Scorer, Texts, make_scorer, score, train_scorer
-from open_nvib.evaluation.steps import Steps, digest
-from open_nvib.text.checkpoints import damage, seal
-from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.store.files import Steps, digest, obstacle_to_writing
+from open_nvib.store.runs import damage, seal
 from open_nvib.text.data import Prepared
-from open_nvib.text.model import TextAutoencoder
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 DIRECTORY = "scorers"
 SIZES = (

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from open_nvib.evaluation.copying import CopyingScorer
 from open_nvib.evaluation.language_model import LanguageModel
-from open_nvib.text.batches import Collator, LengthGroupedSampler
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.decoding import in_batches
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.decoding import Collator, LengthGroupedSampler, in_batches
 
 BATCH = 64
 LEARNING_RATE = 3e-3

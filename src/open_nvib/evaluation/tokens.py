@@ -9,10 +9,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from open_nvib.text.bottlenecks import Bottleneck, NVIBBottleneck
-from open_nvib.text.decoding import in_batches
-from open_nvib.text.run import Run
-from open_nvib.text.scores import BATCH, Texts, make_batch
+from open_nvib.text.model.bottlenecks import Bottleneck, NVIBBottleneck
+from open_nvib.text.model.decoding import BATCH, Texts, in_batches, make_batch
+from open_nvib.text.using.run import Run
 
 RANKS = ((10, "the 10 most frequent"), (100, "to rank 100"), (1000, "to rank 1,000"))
 RARE = "rarer"

@@ -13,8 +13,6 @@ import torch
 import yaml
 from filelock import FileLock, Timeout
 
-from open_nvib._files import finite, write_json
-from open_nvib.errors import InputError
 from open_nvib.evaluation import evaluate
 from open_nvib.experiments.data import prepare_if_missing
 from open_nvib.experiments.experiment import Cell
@@ -30,9 +28,10 @@ from open_nvib.experiments.state import (
     read_result,
     read_state,
 )
-from open_nvib.text.claim import as_plain
-from open_nvib.text.run import CONFIG, METRICS, is_run
-from open_nvib.text.train import train
+from open_nvib.store.files import InputError, finite, write_json
+from open_nvib.store.runs import as_plain
+from open_nvib.text.training.train import train
+from open_nvib.text.using.run import CONFIG, METRICS, is_run
 
 LONGEST_REASON = 400
 AGAIN = 0.5

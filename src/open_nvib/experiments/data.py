@@ -5,9 +5,9 @@ from typing import Any
 
 from filelock import FileLock
 
-from open_nvib._settings import differences
-from open_nvib.errors import InputError
 from open_nvib.experiments.state import Say
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import differences
 from open_nvib.text.data import PrepareConfig, load_prepared, prepare
 from open_nvib.text.data.prepare import make_recipe
 from open_nvib.text.data.prepared import is_prepared

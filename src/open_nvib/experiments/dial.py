@@ -9,8 +9,6 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from open_nvib._files import write_text
-from open_nvib.errors import InputError
 from open_nvib.evaluation.references import choose
 from open_nvib.evaluation.tokens import tokens_kept
 from open_nvib.experiments.experiment import Experiment, load_experiment
@@ -19,8 +17,9 @@ from open_nvib.report.figures.dial import draw_dial
 from open_nvib.report.figures.tokens import draw_tokens
 from open_nvib.report.figures.vectors import draw_vectors
 from open_nvib.report.results import read_results
+from open_nvib.store.files import InputError, write_text
 from open_nvib.text.data import load_prepared
-from open_nvib.text.run import load_run
+from open_nvib.text.using.run import load_run
 
 
 def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[str] = ()) -> list[Path]:

@@ -7,11 +7,11 @@ from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig
 from open_nvib.experiments.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import TrainConfig
 from open_nvib.text.data import PrepareConfig
-from open_nvib.text.train_config import TrainConfig
 
 KEYS = ("name", "title", "scale", "prepare", "output", "seeds", "evaluate", "defaults", "rows")
 ROW_KEYS = ("config", "seeds", "label", "paper", "overrides")

@@ -2,13 +2,12 @@
 
 from collections.abc import Sequence
 
-from open_nvib._files import write_json
-from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, differs, reason_of
 from open_nvib.experiments.data import check_recipe, prepare_if_missing
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, count
 from open_nvib.experiments.state import Say, changed_settings, is_done, read_result, read_state
+from open_nvib.store.files import InputError, write_json
 
 
 def run_experiment(

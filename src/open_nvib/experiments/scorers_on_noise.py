@@ -11,7 +11,7 @@ import math
 import numpy as np
 
 from open_nvib.evaluation.scorers import score, train_scorer
-from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 SHORTEST, LONGEST = 5, 20
 SPECIAL = 3

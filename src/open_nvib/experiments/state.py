@@ -13,13 +13,11 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, Literal
 
-from open_nvib._files import write_json
-from open_nvib._settings import differences, with_defaults
-from open_nvib.errors import InputError
 from open_nvib.evaluation import EvaluateConfig
 from open_nvib.experiments.experiment import Cell
 from open_nvib.report.cells import is_cell
-from open_nvib.text.train_config import TrainConfig
+from open_nvib.store.files import InputError, write_json
+from open_nvib.store.settings import TrainConfig, differences, with_defaults
 
 BEAT = 10.0
 """Seconds between two signs of life of a running cell: its state file is written again."""

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from open_nvib.experiments.experiment import Cell, Experiment, count
 from open_nvib.experiments.state import CellState, is_alive, is_done, read_json, read_state
 from open_nvib.report.cells import find
-from open_nvib.text.run import LENGTHS, LOG
+from open_nvib.text.using.run import LENGTHS, LOG
 
 Name = Literal["done", "running", "interrupted", "failed", "waiting"]
 NAMES: tuple[Name, ...] = ("done", "running", "interrupted", "failed", "waiting")

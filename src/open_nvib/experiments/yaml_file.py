@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 T = TypeVar("T")
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from open_nvib._files import write_text
-from open_nvib.errors import InputError
 from open_nvib.report.shape import EVALUATIONS, misfit
+from open_nvib.store.files import InputError, write_text
 
 RESULT = "result.json"
 LARGEST = 200_000

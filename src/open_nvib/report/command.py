@@ -4,9 +4,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from open_nvib.errors import InputError
 from open_nvib.report.report import Written, write_report, write_run_report
 from open_nvib.report.results import Plan, RowPlan, read_results
+from open_nvib.store.files import InputError
 
 if TYPE_CHECKING:
     from open_nvib.experiments.experiment import Experiment
@@ -46,7 +46,7 @@ def plan_of(experiment: "Experiment") -> Plan:
 
 
 def _check_is_run(path: Path) -> None:
-    from open_nvib.text.run import is_run
+    from open_nvib.text.using.run import is_run
 
     if not is_run(path):
         raise InputError(

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from open_nvib.text.words import differences
+from open_nvib.text.using.inspection import differences
 
 _UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _MARKUP = re.compile(r"`([^`]+)`|(?<=[λ′Lακ])_([A-Za-z0-9])")

@@ -3,11 +3,10 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from open_nvib._files import write_text
-from open_nvib.errors import InputError
 from open_nvib.report import markdown, page
 from open_nvib.report.document import Document
 from open_nvib.report.figures import style
+from open_nvib.store.files import InputError, write_text
 
 PAGE, MARKDOWN, FIGURES = "report.html", "report.md", "figures"
 

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from open_nvib.errors import InputError
 from open_nvib.report.cells import check_export, export
 from open_nvib.report.content import document
 from open_nvib.report.files import check_is_ours, write_document
 from open_nvib.report.results import Results
 from open_nvib.report.run_content import run_document
+from open_nvib.store.files import InputError
 
 CELLS = "cells"
 

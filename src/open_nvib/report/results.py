@@ -7,11 +7,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from open_nvib.errors import InputError
 from open_nvib.report.cells import Cell, find, number, read_cells
 from open_nvib.report.models import family_of, settings_of, short_settings
 from open_nvib.report.paper import PAPER, PaperRow
 from open_nvib.report.spread import Spread, spread
+from open_nvib.store.files import InputError
 
 CAUSAL, COPYING = "causal", "autoencoder"
 

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from open_nvib._files import damaged
-from open_nvib.errors import InputError
 from open_nvib.report.cells import Cell, find, number
 from open_nvib.report.content import facts
 from open_nvib.report.document import Column, Document, Line, Paragraph, Part, Section, Table, Value
@@ -16,6 +14,7 @@ from open_nvib.report.parts import MEASURED, figure, interpolation, reference, s
 from open_nvib.report.results import Plan, Results, Row, RowPlan
 from open_nvib.report.spread import write
 from open_nvib.report.tables import latent_table, main_table
+from open_nvib.store.files import InputError, damaged
 
 VALIDATION = {
     "bleu": ("BLEU", 2, 1.0),
@@ -33,7 +32,7 @@ VALIDATION = {
 
 def run_document(run: Path) -> Document:
     """Of a run directory: its training, and its evaluations where it has any."""
-    from open_nvib.text.run_files import LOG, read_config, read_metrics
+    from open_nvib.store.runs import LOG, read_config, read_metrics
 
     config, metrics = read_config(run), read_metrics(run)
     log = list(_log(run / LOG))

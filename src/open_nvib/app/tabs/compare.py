@@ -6,8 +6,8 @@ import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_text, on, shown
 from open_nvib.app.html import cards, marked, token_strip
-from open_nvib.errors import InputError
-from open_nvib.text.run import Run
+from open_nvib.store.files import InputError
+from open_nvib.text.using.run import Run
 
 SHOWN = 4
 

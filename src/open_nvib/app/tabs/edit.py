@@ -7,10 +7,10 @@ import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_number, checked_text, on, shown
 from open_nvib.app.html import joined, marked
-from open_nvib.errors import InputError
-from open_nvib.text.decoding import decode
-from open_nvib.text.looking import reweight
-from open_nvib.text.run import Run, vectors_of
+from open_nvib.store.files import InputError
+from open_nvib.text.model.decoding import decode
+from open_nvib.text.using.inspection import reweight
+from open_nvib.text.using.run import Run, vectors_of
 
 HEAVIEST = 10.0
 

@@ -6,9 +6,9 @@ import gradio as gr
 
 from open_nvib.app.handlers import Page, checked_number, on, shown
 from open_nvib.app.html import text_list
-from open_nvib.text.bottlenecks import NVIBBottleneck
-from open_nvib.text.run import Run
-from open_nvib.text.train_config import LARGEST_SEED
+from open_nvib.store.settings import LARGEST_SEED
+from open_nvib.text.model.bottlenecks import NVIBBottleneck
+from open_nvib.text.using.run import Run
 
 MOST = 20
 MAX_DELTA = 2.0

@@ -4,9 +4,9 @@ import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_text, on, shown
 from open_nvib.app.html import PRIOR, heat_map, joined, marked, token_strip, token_table
-from open_nvib.text.decoding import decode
-from open_nvib.text.looking import attention_map
-from open_nvib.text.run import Run, vectors_of
+from open_nvib.text.model.decoding import decode
+from open_nvib.text.using.inspection import attention_map
+from open_nvib.text.using.run import Run, vectors_of
 
 END, ALL = "(end)", "(all)"
 

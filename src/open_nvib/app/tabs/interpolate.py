@@ -4,7 +4,7 @@ import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_number, checked_text, on, shown
 from open_nvib.app.html import marked, path_table
-from open_nvib.text.run import Run
+from open_nvib.text.using.run import Run
 
 STEPS = 9
 

@@ -6,7 +6,7 @@ from open_nvib.app.handlers import Page, on, shown
 from open_nvib.app.html import framed
 from open_nvib.report.page import to_page
 from open_nvib.report.run_content import run_document
-from open_nvib.text.run import Run
+from open_nvib.text.using.run import Run
 
 
 def report(run: Run, name: str) -> str:

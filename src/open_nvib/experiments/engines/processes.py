@@ -9,10 +9,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
-from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, lost, reason_of
 from open_nvib.experiments.experiment import Cell
 from open_nvib.experiments.state import Say, make_room
+from open_nvib.store.files import InputError
 
 WORK = "from open_nvib.experiments.engines.worker import main; main()"
 

@@ -8,12 +8,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from types import ModuleType
 
-from open_nvib._files import write_json
-from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, lost, note_failure, reason_of
 from open_nvib.experiments.engines.worker import work
 from open_nvib.experiments.experiment import Cell
 from open_nvib.experiments.state import STALE, Say, read_result, read_state
+from open_nvib.store.files import InputError, write_json
 
 RETRIES = 5
 """How often a cell may lose its worker or the worker's node. Each time it goes on from its last checkpoint."""

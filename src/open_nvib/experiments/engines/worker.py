@@ -9,10 +9,10 @@ from pathlib import Path
 
 import torch
 
-from open_nvib.errors import InputError
 from open_nvib.experiments.cell import Outcome, reason_of, run_cell
 from open_nvib.experiments.experiment import Cell
 from open_nvib.experiments.state import make_room
+from open_nvib.store.files import InputError
 
 
 def work(cell: Cell, *, folder: str, overwrite: bool, wait: float, threads: int) -> Outcome:

@@ -1,6 +1,6 @@
 """From raw text to tokenised sentences, partitioned by length and split for training. `docs/data.md` is the guide."""
 
-from open_nvib.text.data.config import PrepareConfig
+from open_nvib.store.settings import PrepareConfig
 from open_nvib.text.data.figure import draw_lengths
 from open_nvib.text.data.prepare import prepare
 from open_nvib.text.data.prepared import Prepared, load_prepared

@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Int
 from tqdm.auto import tqdm
 
-from open_nvib.errors import InputError
-from open_nvib.text.data.config import PrepareConfig
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import PrepareConfig
 from open_nvib.text.data.partition import assign_splits
 from open_nvib.text.data.sentences import Found, batches, find
 from open_nvib.text.data.sources import Source

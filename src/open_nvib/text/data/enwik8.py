@@ -17,7 +17,7 @@ from pathlib import Path
 
 from platformdirs import user_cache_path
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 REQUIREMENT = "minGRU-pytorch==0.2.1"
 SHA256 = "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"

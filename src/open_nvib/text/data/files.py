@@ -14,7 +14,7 @@ from typing import Literal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 Kind = Literal["text", "jsonl", "csv", "parquet", "wikitext", "mediawiki"]
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import datasets
 from datasets.exceptions import DatasetsError
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 from open_nvib.text.data.files import missing_column
 
 WIKITEXT = "Salesforce/wikitext"

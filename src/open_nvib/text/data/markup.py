@@ -15,7 +15,7 @@ from mwparserfromhell.nodes import Comment, ExternalLink, Heading, HTMLEntity, T
 from mwparserfromhell.parser import ParserError
 from mwparserfromhell.wikicode import Wikicode
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 
 HOLE = "\ufffc"  # Unicode's own placeholder for an object that is not text
 _LIST_ITEM = "\ufff9"  # marks a line as part of a list; never leaves this module

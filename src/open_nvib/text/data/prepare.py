@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 from transformers import PreTrainedTokenizerBase
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import PrepareConfig
 from open_nvib.text.data import tokenizer as tokenizers
 from open_nvib.text.data.collect import Corpus, collect
-from open_nvib.text.data.config import PrepareConfig
 from open_nvib.text.data.encoded import Encoded, encode_all, save_rows
 from open_nvib.text.data.output import check_is_ours, reuse, write_record, writing
 from open_nvib.text.data.partition import SPLITS, sample, within

@@ -16,8 +16,7 @@ import numpy as np
 from jaxtyping import Int
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from open_nvib._files import damaged, read_object
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError, damaged, read_object
 from open_nvib.text.data.partition import SPLITS
 
 RECORD = "recipe.json"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import PrepareConfig
 from open_nvib.text.data import enwik8, files, hub, markup, wikitext
-from open_nvib.text.data.config import PrepareConfig
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
 

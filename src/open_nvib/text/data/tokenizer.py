@@ -16,7 +16,7 @@ from jaxtyping import Int
 from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from open_nvib.errors import InputError
+from open_nvib.store.files import InputError
 from open_nvib.text.data.hub import first_line
 from open_nvib.text.data.wikitext import UNKNOWN
 

@@ -12,16 +12,12 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib._files import damaged
 from open_nvib.attention import Mixture
-from open_nvib.errors import InputError
 from open_nvib.kl import gaussian_kl
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
-from open_nvib.text.bottlenecks import Latent, NVIBBottleneck, PlainBottleneck, VectorLatent
-from open_nvib.text.decoding import decode, in_batches
-from open_nvib.text.model import TextAutoencoder
-from open_nvib.text.run_files import (
+from open_nvib.store.files import InputError, damaged
+from open_nvib.store.runs import (
     CONFIG,
     COPY,
     LENGTHS,
@@ -33,8 +29,10 @@ from open_nvib.text.run_files import (
     read_config,
     read_lengths,
 )
-from open_nvib.text.scores import BATCH, make_batch, reconstruct_ids
-from open_nvib.text.train_config import LARGEST_SEED
+from open_nvib.store.settings import LARGEST_SEED
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.bottlenecks import Latent, NVIBBottleneck, PlainBottleneck, VectorLatent
+from open_nvib.text.model.decoding import BATCH, decode, in_batches, make_batch, reconstruct_ids
 
 __all__ = [
     "BATCH",

@@ -10,14 +10,19 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_utils import rotate_checkpoints
 
-from open_nvib.text.batches import Collator, LengthGroupedSampler
-from open_nvib.text.bottlenecks import NVIBBottleneck, PlainBottleneck
-from open_nvib.text.checkpoints import seal, writing_to
-from open_nvib.text.console import COLLAPSED_KL, troubles
-from open_nvib.text.model import AutoencoderOutput, TextAutoencoder
-from open_nvib.text.schedules import value_at
-from open_nvib.text.scores import PARTS, evaluate_losses, reconstruct_ids, score_reconstruction
-from open_nvib.text.train_config import LossSettings
+from open_nvib.store.runs import seal, writing_to
+from open_nvib.store.settings import LossSettings, value_at
+from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
+from open_nvib.text.model.bottlenecks import NVIBBottleneck, PlainBottleneck
+from open_nvib.text.model.decoding import (
+    PARTS,
+    Collator,
+    LengthGroupedSampler,
+    evaluate_losses,
+    reconstruct_ids,
+    score_reconstruction,
+)
+from open_nvib.text.training.console import COLLAPSED_KL, troubles
 
 
 class AutoencoderTrainer(Trainer):

@@ -17,15 +17,8 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib._files import digest_of_file, write_json, write_text
-from open_nvib.errors import InputError
-from open_nvib.text.checkpoints import checkpoints, damage, writing_to
-from open_nvib.text.claim import as_plain, claim
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.console import Bar, Console
-from open_nvib.text.data import Prepared, load_prepared
-from open_nvib.text.model import TextAutoencoder
-from open_nvib.text.run_files import (
+from open_nvib.store.files import InputError, digest_of_file, write_json, write_text
+from open_nvib.store.runs import (
     CHECKPOINTS,
     CONFIG,
     EVALUATIONS,
@@ -35,11 +28,19 @@ from open_nvib.text.run_files import (
     TOKENIZER,
     VALIDATION,
     WEIGHTS,
+    as_plain,
     change_metrics,
+    checkpoints,
+    claim,
+    damage,
+    writing_to,
 )
-from open_nvib.text.schedules import last_value
-from open_nvib.text.train_config import TrainConfig
-from open_nvib.text.trainer import AutoencoderTrainer
+from open_nvib.store.settings import TrainConfig, last_value
+from open_nvib.text.data import Prepared, load_prepared
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.training.console import Bar, Console
+from open_nvib.text.training.trainer import AutoencoderTrainer
 
 
 @dataclass(frozen=True)

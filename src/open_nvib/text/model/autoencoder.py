@@ -22,9 +22,9 @@ from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.layer import NVIB
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 from open_nvib.process import Posterior
-from open_nvib.text.bottlenecks import GaussianBottleneck, Latent, latent_kl, make_bottleneck
-from open_nvib.text.configuration import TextAutoencoderConfig
-from open_nvib.text.layers import DecoderLayer, Embedding, EncoderLayer
+from open_nvib.text.model.bottlenecks import GaussianBottleneck, Latent, latent_kl, make_bottleneck
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.layers import DecoderLayer, Embedding, EncoderLayer
 
 IGNORED = -100
 """The label of a position that is padding."""

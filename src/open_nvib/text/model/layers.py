@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
-from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 
 class Embedding(nn.Module):

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 from open_nvib._records import BatchRecord, trusted
 from open_nvib.gamma import Method
-from open_nvib.gathering import gather
 from open_nvib.kl import gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
+from open_nvib.merging import gather
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL, KLForm, Posterior
-from open_nvib.text.configuration import TextAutoencoderConfig
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 
 def plain_mixture(z: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"], d: int) -> ImpulseMixture:

@@ -1,0 +1,31 @@
+from .attention import (
+    DenoisingAttention as DenoisingAttention,
+)
+from .attention import (
+    ProjectedGaussians as ProjectedGaussians,
+)
+from .attention import (
+    ProjectedImpulses as ProjectedImpulses,
+)
+from .attention import (
+    attend_gaussians as attend_gaussians,
+)
+from .attention import (
+    attend_impulses as attend_impulses,
+)
+from .gamma import sample_log_dirichlet as sample_log_dirichlet
+from .gamma import sample_log_gamma as sample_log_gamma
+from .kl import dirichlet_kl as dirichlet_kl
+from .kl import dirichlet_kl_exact as dirichlet_kl_exact
+from .kl import gaussian_kl as gaussian_kl
+from .layer import NVIB as NVIB
+from .mixtures import GaussianMixture as GaussianMixture
+from .mixtures import ImpulseMixture as ImpulseMixture
+from .process import BDP as BDP
+from .process import KL as KL
+from .process import UDP as UDP
+from .process import ConditionalBDP as ConditionalBDP
+from .process import Posterior as Posterior
+
+__version__: str
+__all__: list[str]

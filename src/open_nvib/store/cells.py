@@ -1,0 +1,100 @@
+"""Results of cells (a row of an experiment with a seed): a JSON for each, in the folders of an experiment or in one."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.files import InputError, read_record, write_text
+
+RESULT = "result.json"
+LARGEST = 200_000
+"""Bytes of a result. Exported results are committed, so that a larger one is worth a remark."""
+
+
+@dataclass(frozen=True)
+class TrainingResult:
+    """What training ended with: its last step, and the metrics on validation data."""
+
+    step: int = 0
+    validation: dict[str, float | None] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class CellResult:
+    """What was measured of a row with one seed: the content of `result.json`.
+
+    Attributes:
+        row: name of the row.
+        seed: the training seed.
+        label: what a report calls the row.
+        paper: the row of the paper's table to print beside it, if the paper has it.
+        seconds: that training and evaluation took, interrupted attempts included.
+        evaluations: by name, such as "validation-causal".
+        path: where it was read from; not in the file.
+    """
+
+    row: str
+    seed: int
+    evaluations: dict[str, Evaluation]
+    label: str = ""
+    paper: str = ""
+    train: TrainingResult = field(default_factory=TrainingResult)
+    seconds: dict[str, float] = field(default_factory=dict)
+    path: Path | None = None
+
+    @property
+    def export_name(self) -> str:
+        return f"{self.row}-seed-{self.seed}.json"
+
+
+def read_cell(file: Path) -> CellResult:
+    """The result of a cell; an InputError for a file that is none."""
+    fix = "Run its cell again, or remove it from the directory of results."
+    return replace(read_record(file, CellResult, fix=fix), path=file)
+
+
+def read_cells(folder: Path) -> list[CellResult]:
+    """Cells of <row>/seed-<k>/result.json, as an experiment writes them, else of the *.json in the folder itself."""
+    if not os.path.isdir(folder):  # which is False, not an error, for a name that is too long
+        raise InputError(
+            f"{folder}: no such directory, expected the results of an experiment. Run it with `nvib experiment run` "
+            f"first, or give --cells with a directory of its results."
+        )
+    cells = [read_cell(file) for file in sorted(folder.glob(f"*/seed-*/{RESULT}")) or sorted(folder.glob("*.json"))]
+    places: dict[tuple[str, int], CellResult] = {}
+    for cell in cells:
+        other = places.setdefault((cell.row, cell.seed), cell)
+        if other is not cell:
+            raise InputError(f"{cell.path}: row {cell.row!r} seed {cell.seed} is in {other.path} too. Remove one.")
+    return cells
+
+
+def check_export(cells: Sequence[CellResult], folder: Path) -> None:
+    """An InputError if a file is there that would be written and is not the result of a cell."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder}: is a file, expected a directory for the results. Give another --output.")
+    for cell in cells:
+        if (folder / cell.export_name).exists():
+            read_cell(folder / cell.export_name)
+
+
+def export_cells(cells: Sequence[CellResult], folder: Path) -> list[str]:
+    """Copy results to `folder`/<row>-seed-<k>.json. Returns remarks on those that are large to commit."""
+    check_export(cells, folder)
+    remarks = []
+    for cell in cells:
+        target = folder / cell.export_name
+        assert cell.path is not None
+        text = cell.path.read_text(encoding="utf-8")
+        try:
+            write_text(target, text)
+        except OSError as error:
+            why = error.strerror or error
+            raise InputError(f"{target}: cannot be written ({why}). Give another --output.") from error
+        if len(text.encode()) > LARGEST:
+            remarks.append(
+                f"{target}: {len(text):,} bytes, more than the {LARGEST:,} that a result is expected to take."
+            )
+    return remarks

@@ -1,0 +1,206 @@
+"""The record of an evaluation in `metrics.json` and in the result of a cell, and what becomes of an earlier one.
+
+A number that is not finite, and one that was not measured, is null on disk and None here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from open_nvib.store.files import finite
+from open_nvib.store.settings import PARTS, EvaluateConfig, Part, Recipe, TrainConfig
+
+
+@dataclass(frozen=True)
+class KeptAtLength:
+    """Vectors kept for texts of one length: mean and standard deviation of the number."""
+
+    length: int
+    sentences: int
+    kept: float
+    sd: float
+
+
+@dataclass(frozen=True)
+class Example:
+    """A text and its reconstruction."""
+
+    text: str
+    reconstruction: str
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How well texts of one partition come back from the mean of their latents, and the vectors kept.
+
+    Attributes:
+        kept: ν, the mean over texts of the vectors kept for each token.
+        signature: what sacreBLEU was told.
+        exact: share of texts that come back token for token.
+    """
+
+    sentences: int
+    bleu: float | None = None
+    signature: str = ""
+    exact: float | None = None
+    perplexity: float | None = None
+    cross_entropy: float | None = None
+    kept: float | None = None
+    by_length: tuple[KeptAtLength, ...] = ()
+    examples: tuple[Example, ...] = ()
+
+
+@dataclass(frozen=True)
+class RealText:
+    """What real sentences get where the samples of a model are measured."""
+
+    real_forward_perplexity: float | None = None
+    real_reverse_perplexity: float | None = None
+    real_distinct: dict[int, float | None] = field(default_factory=dict)
+    real_self_bleu: float | None = None
+    real_lengths: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Generation(RealText):
+    """Samples of the prior.
+
+    Attributes:
+        forward_perplexity: of the samples under a scorer of the training text: low if they are fluent.
+        reverse_perplexity: of held-out text under a scorer of the samples: low if they are fluent and as diverse as
+            real text.
+        distinct: share of n-grams that are distinct, by n.
+        lengths: entry k is the number of samples of k tokens.
+    """
+
+    samples: int = 0
+    forward_perplexity: float | None = None
+    reverse_perplexity: float | None = None
+    distinct: dict[int, float | None] = field(default_factory=dict)
+    self_bleu: float | None = None
+    copied: float | None = None
+    empty: float | None = None
+    lengths: tuple[int, ...] = ()
+    examples: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class LatentDiagnosis:
+    """What the latent holds: means over texts. What needs samples is None without them.
+
+    Attributes:
+        kl_dirichlet, kl_gaussian: L_D and L_G in nats per text, in the form and with the κ of the model's loss.
+        kl_dirichlet_scaled, kl_gaussian_scaled: L_D/n and L_G/(n d), as in the loss.
+        alpha0: α₀^q, of NVAE.
+        active_units: dimensions whose posterior mean varies, of `units`.
+        mutual_information: lower bound on I(x; F) in nats, at most the logarithm of the number of texts.
+        importance_nll: upper bound on −log p(x | n) in nats per text.
+        importance_perplexity: the same for each token, ends included; None, too, where no float can hold it.
+        elbo: the lower bound on log p(x | n) of one sample, a mean over the same samples.
+    """
+
+    kl_dirichlet: float | None = None
+    kl_gaussian: float | None = None
+    kl_dirichlet_scaled: float | None = None
+    kl_gaussian_scaled: float | None = None
+    alpha0: float | None = None
+    active_units: int | None = None
+    units: int | None = None
+    mutual_information: float | None = None
+    importance_nll: float | None = None
+    importance_perplexity: float | None = None
+    elbo: float | None = None
+
+
+@dataclass(frozen=True)
+class Interpolation:
+    """Paths between pairs of texts.
+
+    Attributes:
+        pairs, steps: number of paths, and of points on each, both ends included.
+        perplexity: of all texts at each point of the path, both ends included.
+        smoothness, smoothness_sd: mean and standard deviation over paths.
+        examples: the first paths.
+    """
+
+    pairs: int = 0
+    steps: int = 0
+    perplexity: tuple[float | None, ...] = ()
+    smoothness: float | None = None
+    smoothness_sd: float | None = None
+    examples: tuple[tuple[str, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation found of a model, and what it was measured on. A part that was not measured is None.
+
+    Attributes:
+        settings: of the evaluation.
+        model: digest of the weights; early records have none.
+        config: the configuration that the model was trained with.
+        recipe: of the data.
+        reconstruction: by partition; the one that the model was trained on comes first.
+    """
+
+    settings: EvaluateConfig
+    config: TrainConfig
+    recipe: Recipe
+    model: str | None = None
+    seed: int = 0
+    versions: dict[str, str] = field(default_factory=dict)
+    reconstruction: dict[str, Reconstruction] | None = None
+    generation: Generation | None = None
+    latent: LatentDiagnosis | None = None
+    interpolation: Interpolation | None = None
+
+    @property
+    def trained_on(self) -> Reconstruction | None:
+        """Reconstruction of the partition that the model was trained on."""
+        return next(iter(self.reconstruction.values())) if self.reconstruction else None
+
+
+DEPENDS: dict[Part, tuple[str, ...]] = {
+    "reconstruction": ("sentences", "generalise", "seed"),
+    "generation": ("samples", "scorer_steps", "seed"),
+    "latent": ("latent_sentences", "importance_samples", "seed"),
+    "interpolation": ("interpolations", "interpolation_steps", "scorer_steps", "seed"),
+}
+"""Settings that the numbers of each part depend on; split and scorer, which are the name of a record, aside."""
+CIRCUMSTANCES = ("model", "config", "recipe", "versions")
+
+
+def merge(known: dict[str, Any], fresh: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
+    """The new record, with the parts of an earlier one that it does not have.
+
+    A record has one value of each setting. That of a setting on which no new part depends is the one that the earlier
+    parts were measured with. An earlier part that was measured on something else, or with another value of a setting
+    on which a new part depends, too, is left out, and `say` is told.
+    """
+    used = {name for part in PARTS if part in fresh for name in DEPENDS[part]}
+    settings, kept = dict(fresh["settings"]), {}
+    for part in PARTS:
+        if part not in known or part in fresh:
+            continue
+        other = differences(part, known, fresh, used)
+        if other:
+            say(f"{part} of an earlier evaluation is left out: {', '.join(other)}. Measure it again to have it back.")
+            continue
+        kept[part] = known[part]
+        settings |= {name: known["settings"][name] for name in DEPENDS[part]}
+    settings["measure"] = [*settings["measure"], *(part for part in kept if part not in settings["measure"])]
+    parts = {part: (fresh | kept)[part] for part in PARTS if part in fresh or part in kept}
+    return {**fresh, "settings": settings, **parts}
+
+
+def differences(part: Part, known: dict[str, Any], fresh: dict[str, Any], used: set[str]) -> list[str]:
+    """In what an earlier part does not fit in with the new ones."""
+    found = [f"another {name}" for name in CIRCUMSTANCES if name in known and known[name] != finite(fresh[name])]
+    settings = known.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    for name in DEPENDS[part]:
+        if name not in settings:
+            found.append(f"no {name} is known")
+        elif name in used and settings[name] != fresh["settings"][name]:
+            found.append(f"{name} was {settings[name]}, now {fresh['settings'][name]}")
+    return found

@@ -1,0 +1,441 @@
+"""Typed settings of preparation, training and evaluation, as YAML and the command line give them."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from open_nvib.store.files import InputError
+
+
+def with_defaults(known: Any, defaults: Any) -> Any:
+    """What is known, and the default of every setting that it does not have: one that is newer than it."""
+    if not isinstance(known, dict) or not isinstance(defaults, dict):
+        return known
+    return {**defaults, **{name: with_defaults(value, defaults.get(name)) for name, value in known.items()}}
+
+
+def differences(a: Any, b: Any, path: str = "") -> set[str]:
+    """Where they differ, as paths such as model.kappa."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = a.keys() | b.keys()
+        return {d for name in names for d in differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
+    return set() if a == b else {path}
+
+
+def packaged_config(name: str) -> Path | None:
+    """The path of a configuration such as `configs/small/nvae.yaml`: in the installed package, or in the clone."""
+    package = Path(__file__).parents[1]
+    for folder in (package, package.parents[1]):
+        if name.startswith("configs/") and ".." not in name and (folder / name).is_file():
+            return folder / name
+    return None
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A number that depends on the step.
+
+    Args:
+        kind: "linear" goes from `start` to `end` between two steps and is constant outside; "cyclical" repeats such a
+            ramp over the first half of every `period` steps and stays at `end` over the second half.
+        start: the value before the ramp.
+        end: the value after it.
+        from_step: where the (first) ramp begins.
+        to_step: where the ramp of "linear" ends.
+        period: length of a cycle of "cyclical".
+    """
+
+    start: float
+    end: float
+    kind: Literal["linear", "cyclical"] = "linear"
+    from_step: int = 0
+    to_step: int = 1000
+    period: int = 1000
+
+    def __post_init__(self) -> None:
+        if self.kind == "linear" and self.to_step <= self.from_step:
+            raise ValueError(f"schedule: to_step = {self.to_step}, wanted more than from_step = {self.from_step}.")
+        if self.kind == "cyclical" and self.period < 2:
+            raise ValueError(f"schedule: period = {self.period}, wanted at least 2 steps.")
+
+    def at(self, step: int) -> float:
+        if self.kind == "linear":
+            done = (step - self.from_step) / (self.to_step - self.from_step)
+        else:
+            done = 2 * ((step - self.from_step) % self.period) / self.period if step >= self.from_step else 0.0
+        return self.start + (self.end - self.start) * min(1.0, max(0.0, done))
+
+
+def value_at(number: float | Schedule, step: int) -> float:
+    """A constant, or what the schedule says."""
+    return number.at(step) if isinstance(number, Schedule) else float(number)
+
+
+def last_value(number: float | Schedule) -> float:
+    """What the number comes to in the end."""
+    return number.end if isinstance(number, Schedule) else float(number)
+
+
+LARGEST_SEED = 2**32 - 1
+"""What every generator of random numbers takes."""
+
+
+def _check_positive(settings: object, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} is {value}, wanted more than 0.")
+
+
+@dataclass(frozen=True)
+class ModelSettings:
+    """The model: see `TextAutoencoderConfig`. The vocabulary comes with the data.
+
+    Args:
+        bottleneck: t (none), vt (a Gaussian for each vector), vtp (one pooled vector), vts (vectors dropped at a
+            stride) or nvae (NVIB).
+        d_model: size of embeddings and hidden states.
+        latent_size: size of a latent vector; d_model if not given.
+        encoder_layers: number of encoder layers.
+        decoder_layers: number of decoder layers.
+        heads: heads of each attention.
+        ffn_size: size of the feed-forward layers.
+        dropout: share dropped after embeddings, attentions and feed-forward layers.
+        positions: sinusoidal or learned.
+        max_positions: longest text in tokens.
+        tie_word_embeddings: whether the output projection is the embedding matrix.
+        pooling: of vtp: mean, max or cls, the first vector.
+        stride: of vts: the share of vectors dropped.
+        stride_pooling: of vts: a vector that stays is the mean of its token and of those dropped after it.
+        alpha0_p: of nvae: the concentration of the prior.
+        alpha_activation: of nvae: relu or softplus.
+        alpha_unit: of nvae: what a count of 1 of the projection is, one (the paper's) or delta.
+        gamma_method: of nvae: how weights are sampled, paper or implicit.
+        kappa: of nvae: vectors sampled from each component.
+        kl_form: of nvae: expected or exact.
+    """
+
+    bottleneck: Literal["t", "vt", "vtp", "vts", "nvae"] = "nvae"
+    d_model: int = 256
+    latent_size: int | None = None
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    heads: int = 1
+    ffn_size: int = 256
+    dropout: float = 0.1
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = 512
+    tie_word_embeddings: bool = False
+    pooling: Literal["mean", "max", "cls"] = "mean"
+    stride: float = 0.5
+    stride_pooling: bool = False
+    alpha0_p: float = 1.0
+    alpha_activation: Literal["relu", "softplus"] = "relu"
+    alpha_unit: Literal["one", "delta"] = "one"
+    gamma_method: Literal["paper", "implicit"] = "paper"
+    kappa: int = 1
+    kl_form: Literal["expected", "exact"] = "expected"
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size")
+        _check_positive(self, "max_positions", "alpha0_p", "kappa")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout is {self.dropout}, wanted a share of at least 0 and below 1.")
+        if not 0 <= self.stride < 1:
+            raise ValueError(f"stride is {self.stride}, wanted a share of at least 0 and below 1.")
+        if self.d_model % self.heads:
+            raise ValueError(f"d_model = {self.d_model} is not a multiple of heads = {self.heads}. Change one.")
+
+
+@dataclass(frozen=True)
+class LossSettings:
+    """The loss: cross-entropy per token + λ′_G/(n d) L_G + λ′_D/n L_D. Each is a number or a schedule.
+
+    Args:
+        lambda_g: λ′_G, which presses on the content of the vectors.
+        lambda_d: λ′_D, which presses on their number.
+        delta: Δ, the pseudo-count that the conditional prior expects of each token.
+        alpha_contrast: of nvae: by how much tokens may differ in α, from 0 (all alike) to 1, which is the paper's.
+        keep_share: of nvae: vectors for each token, above 0 and at most 1: neighbouring tokens share one. The paper's
+            NVAE, a vector for each token, if not given.
+    """
+
+    lambda_g: float | Schedule = 0.01
+    lambda_d: float | Schedule = 1.0
+    delta: float | Schedule = 1.0
+    alpha_contrast: float | Schedule | None = None
+    keep_share: float | Schedule | None = None
+
+    def __post_init__(self) -> None:
+        for end in _ends(self.keep_share):
+            if not 0 < end <= 1:
+                raise ValueError(f"keep_share is {end}, wanted a share above 0 and at most 1.")
+            if 0 in _ends(self.delta):
+                raise ValueError("delta is 0, wanted more with keep_share, whose vectors hold Δ/keep_share.")
+        for end in _ends(self.alpha_contrast):
+            if not 0 <= end <= 1:
+                raise ValueError(f"alpha_contrast is {end}, wanted a number from 0 to 1.")
+
+
+def _ends(number: float | Schedule | None) -> tuple[float, ...]:
+    if isinstance(number, Schedule):
+        return number.start, number.end
+    return () if number is None else (number,)
+
+
+@dataclass(frozen=True)
+class OptimiserSettings:
+    """How the weights are learned.
+
+    Args:
+        steps: optimiser steps in all; if not given, `epochs` says.
+        epochs: passes over the data, where `steps` is not given.
+        batch_size: texts in an optimiser step on one process, before accumulation.
+        accumulate: batches whose gradients are added up for one step.
+        learning_rate: the highest learning rate.
+        schedule: constant, or warmup_stable_decay: up over `warmup_steps`, then constant, then down to 0 over the last
+            `decay_share` of the steps.
+        warmup_steps: steps until the learning rate is reached.
+        decay_share: share of the steps in which it falls to 0.
+        clip: largest norm of the gradient; 0 does not clip.
+        weight_decay: AdamW's; 0 is Adam.
+        precision: float32, or bf16 for autocast.
+    """
+
+    steps: int | None = None
+    epochs: float = 50
+    batch_size: int = 256
+    accumulate: int = 1
+    learning_rate: float = 5e-5
+    schedule: Literal["constant", "warmup_stable_decay"] = "constant"
+    warmup_steps: int = 0
+    decay_share: float = 0.2
+    clip: float = 0.1
+    weight_decay: float = 0.0
+    precision: Literal["float32", "bf16"] = "float32"
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "steps", "epochs", "batch_size", "accumulate", "learning_rate")
+
+    def steps_for(self, sentences: int, processes: int = 1) -> int:
+        """Optimiser steps in all, on that many sentences; the last batch of an epoch is dropped if it is not full."""
+        per_epoch = max(1, sentences // (self.batch_size * self.accumulate * processes))
+        return self.steps or max(1, int(per_epoch * self.epochs))
+
+
+@dataclass(frozen=True)
+class WatchSettings:
+    """What is looked at and kept on the way.
+
+    Args:
+        log_every: steps between two lines of the log.
+        evaluate_every: steps between two evaluations on validation data, each with a checkpoint.
+        evaluate_sentences: validation sentences for the losses; 0 takes all.
+        bleu_sentences: how many of these are reconstructed for BLEU.
+        best_metric: the checkpoint kept as the model is the best by this: bleu, loss or exact; or last.
+        keep_checkpoints: checkpoints kept beside the best.
+        trackers: trackers of the Hugging Face Trainer to log to, such as tensorboard or wandb.
+    """
+
+    log_every: int = 50
+    evaluate_every: int = 250
+    evaluate_sentences: int = 2000
+    bleu_sentences: int = 500
+    best_metric: Literal["bleu", "loss", "exact", "last"] = "last"
+    keep_checkpoints: int = 2
+    trackers: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        _check_positive(self, "log_every", "evaluate_every", "keep_checkpoints")
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run.
+
+    Args:
+        data: directory of prepared data, as `nvib prepare` writes it.
+        partition: the partition to train on.
+        seed: of the weights, the order of the data and the noise.
+        model: the model.
+        loss: the loss and its schedules.
+        optimiser: how the weights are learned.
+        watch: logging, evaluation and checkpoints.
+    """
+
+    data: str = "data/enwik8"
+    partition: str = "short"
+    seed: int = 0
+    model: ModelSettings = field(default_factory=ModelSettings)
+    loss: LossSettings = field(default_factory=LossSettings)
+    optimiser: OptimiserSettings = field(default_factory=OptimiserSettings)
+    watch: WatchSettings = field(default_factory=WatchSettings)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed <= LARGEST_SEED:
+            raise ValueError(f"seed is {self.seed}, wanted 0 to {LARGEST_SEED}.")
+
+
+Layout = Literal["running", "sentences"]
+
+PARTITION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+RESERVED_NAMES = ("tokenizer",)
+
+
+def paper_partitions() -> dict[str, Sequence[int]]:
+    return {"short": [5, 20], "long": [21, 50]}
+
+
+@dataclass(frozen=True)
+class PrepareConfig:
+    """How raw text becomes training data. The defaults turn enwik8 into the small-scale data of the docs.
+
+    Args:
+        source: The text: `enwik8`, `wikitext-103`, `wikitext-2`, a file or folder (.txt, .jsonl, .csv, .parquet,
+            WikiText .tokens/.raw, MediaWiki .xml; .gz and .bz2 of the text formats), or the id of a dataset on the
+            Hugging Face hub.
+        output: The directory to write. Must be new, empty, or data that was prepared before.
+        column: The column (or JSON key) that holds the text, in .jsonl, .csv, .parquet and hub datasets.
+        dataset_config: The configuration of a hub dataset, where it has several.
+        dataset_split: The split of a hub dataset to read. It is split again, by `seed`.
+        dataset_revision: The branch, tag or commit of a hub dataset; without it, the newest.
+        layout: `running` for running text, which is split into sentences, or `sentences` for one sentence a line
+            (or a row), which is taken as it is.
+        language: The language code that the sentence splitter is told.
+        drop_residue: Drop what does not look like a sentence: no capital or digit at the start, no final punctuation,
+            or markup left in it.
+        tokenizer: `train` for a WordPiece trained on the training split, `bert-base-uncased` or any other tokenizer on
+            the hub, or a local vocab.txt (read as uncased BERT's), tokenizer.json or folder of a saved tokenizer.
+        vocab_size: Entries of a trained WordPiece, with the five special tokens.
+        lowercase: Whether a trained WordPiece or a local vocab.txt lowers case and strips accents, as uncased BERT.
+        partitions: Smallest and largest number of tokens of each partition, both included, without special tokens.
+        per_partition: Sentences to sample into each partition, its three splits together; all if there are fewer.
+        limit: Stop reading after about this many sentences; without it, read all.
+        seed: Decides the split and the sample.
+        workers: Processes that clean and split text; 0 for one per core. The result does not depend on it.
+    """
+
+    source: str = "enwik8"
+    output: str = "data/enwik8"
+    column: str = "text"
+    dataset_config: str | None = None
+    dataset_split: str = "train"
+    dataset_revision: str | None = None
+    layout: Layout = "running"
+    language: str = "en"
+    drop_residue: bool = True
+    tokenizer: str = "train"
+    vocab_size: int = 3000
+    lowercase: bool = True
+    partitions: dict[str, Sequence[int]] = field(default_factory=paper_partitions)
+    per_partition: int = 500_000
+    limit: int | None = None
+    seed: int = 0
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("source", "output", "column", "tokenizer"):
+            if not getattr(self, name):
+                raise InputError(f"prepare: {name} is empty, wanted a name or a path. Give --{name}.")
+        if self.layout not in ("running", "sentences"):
+            raise InputError(f"prepare: layout is {self.layout!r}, wanted 'running' or 'sentences'.")
+        for name, least in (("vocab_size", 100), ("per_partition", 1), ("seed", 0), ("workers", 0)):
+            _at_least(name, getattr(self, name), least)
+        if self.limit is not None:
+            _at_least("limit", self.limit, 1)
+        if not self.partitions:
+            raise InputError("prepare: there are no partitions, wanted at least one, such as {short: [5, 20]}.")
+        for name, bounds in self.partitions.items():
+            _check_partition(name, bounds)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise InputError(f"prepare: {name} is {value}, wanted at least {least}.")
+
+
+def _check_partition(name: str, bounds: Sequence[int]) -> None:
+    if not PARTITION_NAME.fullmatch(name) or name in RESERVED_NAMES:
+        raise InputError(
+            f"prepare: a partition is called {name!r}, wanted letters, digits, - and _, and not "
+            f"{' or '.join(RESERVED_NAMES)}: it names a folder. Choose another name."
+        )
+    if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1]:
+        raise InputError(
+            f"prepare: the bounds of partition {name!r} are {list(bounds)}, wanted [smallest, largest] number of "
+            f"tokens with 1 <= smallest <= largest, such as [5, 20]."
+        )
+
+
+Part = Literal["reconstruction", "generation", "latent", "interpolation"]
+PARTS: tuple[Part, ...] = ("reconstruction", "generation", "latent", "interpolation")
+
+
+@dataclass(frozen=True)
+class EvaluateConfig:
+    """What to measure, and on how much.
+
+    Args:
+        split: validation or test.
+        measure: which of reconstruction, generation, latent and interpolation.
+        sentences: sentences of the split to reconstruct, chosen by the seed; 0 for all.
+        generalise: partitions the model was not trained on to reconstruct, too; by default long, where the data has it.
+        samples: texts to generate from the prior.
+        scorer: causal, a language model, or autoencoder, which copies the sentence it scores: its numbers can be held
+            against the published ones and say nothing about a language.
+        scorer_steps: training steps of every scorer.
+        latent_sentences: sentences for the diagnosis of the latent; 0 for all.
+        importance_samples: samples of the latent for each of them.
+        interpolations: pairs of sentences to interpolate between.
+        interpolation_steps: points on each path, both ends included.
+        seed: of the choice of sentences, the samples and the scorers.
+    """
+
+    split: Literal["validation", "test"] = "validation"
+    measure: list[Part] = field(default_factory=lambda: list(PARTS))
+    sentences: int = 2000
+    generalise: list[str] = field(default_factory=lambda: ["long"])
+    samples: int = 20_000
+    scorer: Literal["causal", "autoencoder"] = "causal"
+    scorer_steps: int = 600
+    latent_sentences: int = 200
+    importance_samples: int = 64
+    interpolations: int = 50
+    interpolation_steps: int = 7
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        unknown = [part for part in self.measure if part not in PARTS]
+        if unknown or not self.measure:
+            raise ValueError(f"measure is {self.measure}, wanted some of {', '.join(PARTS)}.")
+        least = {
+            "sentences": 0,
+            "samples": 2,
+            "scorer_steps": 1,
+            "latent_sentences": 0,
+            "importance_samples": 1,
+            "interpolations": 1,
+            "interpolation_steps": 2,
+            "seed": 0,
+        }
+        for name, smallest in least.items():
+            value = getattr(self, name)
+            if value < smallest:
+                raise ValueError(f"{name} is {value}, wanted at least {smallest}.")
+        if self.seed > LARGEST_SEED:
+            raise ValueError(f"seed is {self.seed}, wanted at most {LARGEST_SEED}.")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What prepared data was made from and how: equal recipes make equal data.
+
+    Attributes:
+        source: what identifies the text: its name, and digests of its files.
+        config: the settings of `PrepareConfig` that decide the result.
+    """
+
+    source: dict[str, Any]
+    config: dict[str, Any]
