@@ -1,0 +1,107 @@
+"""Denoising attention with the interface of torch's own modules, whose memory is a mixture instead of a tensor."""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from open_nvib.attention import DenoisingAttention, Mixture, Projected
+
+
+class MixtureAttention(DenoisingAttention):
+    """`DenoisingAttention` with the interface of `torch.nn.MultiheadAttention`, batch first: the key is a mixture.
+
+    What a mask would hide has no weight in the mixture, so there is no mask. Attention weights have no dropout.
+
+    Args:
+        embed_dim: size of the queries and of the output.
+        num_heads: number of heads; divides `embed_dim`.
+        bias: whether the query and output projections have a bias.
+        kdim: p, the size of the vectors of the mixture; `embed_dim` if not given.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, *, bias: bool = True, kdim: int | None = None) -> None:
+        if embed_dim % num_heads:
+            raise ValueError(f"MixtureAttention: embed_dim = {embed_dim} is not a multiple of num_heads = {num_heads}.")
+        p = embed_dim if kdim is None else kdim
+        super().__init__(p, num_heads, query_size=embed_dim, head_size=embed_dim // num_heads, bias=bias)
+
+    @classmethod
+    def from_torch(cls, attention: nn.MultiheadAttention) -> "MixtureAttention":
+        """Copy the weights of an attention. Over the weights of `eq:probZ` the result is the same.
+
+        The bias of the keys cancels in the softmax; that of the values, whose weights sum to 1, goes to the output's.
+        """
+        if attention.bias_k is not None or attention.add_zero_attn or attention.kdim != attention.vdim:
+            raise ValueError(
+                "MixtureAttention: add_bias_kv, add_zero_attn, and a vdim other than kdim have no counterpart."
+            )
+        bias = attention.in_proj_bias is not None
+        copy = cls(attention.embed_dim, attention.num_heads, bias=bias, kdim=attention.kdim)
+        copy.to(attention.out_proj.weight)
+        if attention.in_proj_weight is not None:
+            q, k, v = attention.in_proj_weight.chunk(3)
+        else:
+            q, k, v = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
+        with torch.no_grad():
+            for linear, weight in ((copy.to_query, q), (copy.to_key, k), (copy.to_value, v)):
+                linear.weight.copy_(weight)
+            copy.to_output.weight.copy_(attention.out_proj.weight)
+            if bias:
+                q_bias, _, v_bias = attention.in_proj_bias.chunk(3)
+                copy.to_query.bias.copy_(q_bias)
+                copy.to_output.bias.copy_(attention.out_proj.bias + attention.out_proj.weight @ v_bias)
+        return copy
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self,
+        query: Float[Tensor, "batch queries size"],
+        key: Mixture | Projected,
+        value: Mixture | Projected | None = None,
+        key_padding_mask: Tensor | None = None,
+        need_weights: bool = True,
+        attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Float[Tensor, "batch queries size"], Tensor | None]:
+        """Attend to the mixture `key`. The weights are (batch, queries, n), with heads second if not averaged."""
+        if value is not None and value is not key:
+            raise ValueError("MixtureAttention: value is another mixture than key, expected the same one, or None.")
+        if key_padding_mask is not None or attn_mask is not None or is_causal:
+            raise ValueError(
+                "MixtureAttention: got a mask (key_padding_mask, attn_mask or is_causal), expected none. Pass the mask "
+                "of padding to NVIB, which gives it no weight."
+            )
+        memory = self.project(key) if isinstance(key, Mixture) else key
+        attended = super().forward(query, memory)
+        if not need_weights:
+            return attended, None
+        weights = self.weights(query, memory)
+        return attended, weights.mean(1) if average_attn_weights else weights
+
+
+class MixtureDecoderLayer(nn.TransformerDecoderLayer):
+    """`torch.nn.TransformerDecoderLayer` with a mixture as memory, batch first. `nn.TransformerDecoder` stacks it.
+
+    Args:
+        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias: as torch's.
+        p: size of the vectors of the mixture; `d_model` if not given.
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        layer_norm_eps: float = 1e-5,
+        norm_first: bool = False,
+        bias: bool = True,
+        *,
+        p: int | None = None,
+    ) -> None:
+        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, True, norm_first, bias)
+        self.multihead_attn = MixtureAttention(d_model, nhead, bias=bias, kdim=p)  # pyright: ignore
