@@ -105,6 +105,6 @@ def test_prepared_data_is_known_by_its_recipe_where_its_source_is_gone(data, tmp
         vocab_size=250,
     )
     check_recipe(config)
-    for changes, what in (({"source": str(tmp_path / "else.txt")}, "source.source"), ({"seed": 1}, "config.seed")):
-        with pytest.raises(ValueError, match=rf"another recipe \({what}\)"):
+    for changes, what in (({"source": str(tmp_path / "else.txt")}, "source"), ({"seed": 1}, "seed")):
+        with pytest.raises(ValueError, match=rf"another recipe \({what} was"):
             check_recipe(replace(config, **changes))

@@ -96,11 +96,11 @@ def test_a_finished_run_with_damaged_metrics_is_one_line(run, content, capsys):
 @pytest.mark.parametrize("name", ["counts", "lengths", "recipe"])
 @pytest.mark.parametrize("value", [None, 3, [], {}])
 def test_a_record_of_data_that_lacks_something_is_one_line(data, tmp_path, name, value):
-    if (name, value) in (("recipe", {}), ("lengths", [])):
+    if (name, value) == ("lengths", []):
         return  # of the right kind
     record = json.loads((data / "recipe.json").read_text())
     (tmp_path / "recipe.json").write_text(json.dumps(record | {name: value}))
-    with pytest.raises(InputError, match=rf"recipe\.json: cannot be used \(missing or wrong: {name}"):
+    with pytest.raises(InputError, match=rf"recipe\.json: cannot be used .*\$\.{name}"):
         load_prepared(tmp_path)
 
 

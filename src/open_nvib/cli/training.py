@@ -9,7 +9,7 @@ from open_nvib.cli.tools import build, without
 
 
 def describe_prepare(parser: ArgumentParser) -> None:
-    from open_nvib.text.data import PrepareConfig
+    from open_nvib.store.settings import PrepareConfig
 
     parser.add_argument("--config", action="config", help="YAML file with any of the options below")
     parser.add_class_arguments(PrepareConfig)
@@ -20,8 +20,7 @@ def describe_prepare(parser: ArgumentParser) -> None:
 
 
 def run_prepare(given: Namespace) -> None:
-    from open_nvib.text.data import PrepareConfig, prepare
-    from open_nvib.text.data.figure import draw_lengths
+    from open_nvib.text.data import PrepareConfig, draw_lengths, prepare
 
     options = without(given, "config", "overwrite", "plot")
     prepared = prepare(build(PrepareConfig, options), overwrite=given.overwrite)

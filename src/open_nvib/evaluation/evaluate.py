@@ -16,9 +16,9 @@ from open_nvib.evaluation.latent import diagnose
 from open_nvib.evaluation.reconstruction import reconstruction
 from open_nvib.evaluation.references import References, choose
 from open_nvib.store.evaluations import merge
-from open_nvib.store.files import InputError, Steps, check_writable, digest_of_file, finite
+from open_nvib.store.files import InputError, Steps, as_builtins, check_writable, digest_of_file, finite, from_builtins
 from open_nvib.store.runs import EVALUATIONS, MODEL, WEIGHTS, change_metrics, read_lengths, read_metrics
-from open_nvib.store.settings import EvaluateConfig, Part
+from open_nvib.store.settings import EvaluateConfig, Part, Recipe
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model.bottlenecks import PlainBottleneck
 from open_nvib.text.using.run import Run, load_run
@@ -79,7 +79,7 @@ def _data_of(run: Run, data: str | Path | None) -> Prepared:
             raise
         raise InputError(f"{error} If the data of {run.path} has moved, give its place: --data.") from error
     recipe = read_lengths(run.path).get("recipe")
-    if recipe is not None and prepared.recipe != recipe:
+    if recipe is not None and prepared.recipe.differences(from_builtins(recipe, Recipe)):
         raise InputError(
             f"{prepared.path}: prepared with another recipe than the data that {run.path} was trained on. Give that "
             f"data as --data, or prepare it again."
@@ -185,7 +185,7 @@ class Evaluation:
         for partition, texts in {self.partition: self.held_out, **self.others}.items():
             inputs = {
                 **self.model_inputs,
-                "recipe": self.prepared.recipe,
+                "recipe": as_builtins(self.prepared.recipe),
                 "partition": partition,
                 "split": settings.split,
                 "sentences": settings.sentences,
@@ -220,7 +220,7 @@ class Evaluation:
         settings = self.settings
         inputs = {
             **self.model_inputs,
-            "recipe": self.prepared.recipe,
+            "recipe": as_builtins(self.prepared.recipe),
             "split": settings.split,
             "sentences": settings.latent_sentences,
             "samples": settings.importance_samples,
@@ -263,7 +263,7 @@ class Evaluation:
             "settings": asdict(self.settings),
             "model": self.model,
             "config": self.run.config,
-            "recipe": self.prepared.recipe,
+            "recipe": as_builtins(self.prepared.recipe),
             "seed": self.run.config["seed"],
             "versions": {
                 "open_nvib": open_nvib.__version__,

@@ -14,7 +14,7 @@ from transformers import GPT2LMHeadModel
 
 from open_nvib.evaluation.diversity import diversity
 from open_nvib.evaluation.scorers import Kind, Scorer, Texts, make_scorer, score, train_scorer
-from open_nvib.store.files import Steps, digest, obstacle_to_writing
+from open_nvib.store.files import Steps, as_builtins, digest, obstacle_to_writing
 from open_nvib.store.runs import damage, seal
 from open_nvib.text.data import Prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
@@ -63,7 +63,7 @@ class References:
         """What a scorer of real text depends on."""
         sizes = {name: getattr(self.config, name) for name in SIZES}
         return {
-            "recipe": self.prepared.recipe,
+            "recipe": as_builtins(self.prepared.recipe),
             "partition": self.partition,
             "kind": self.kind,
             "steps": self.steps,

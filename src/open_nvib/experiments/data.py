@@ -1,13 +1,12 @@
 """The data of an experiment: made once where it is missing, and never taken for what it is not."""
 
 from pathlib import Path
-from typing import Any
 
 from filelock import FileLock
 
 from open_nvib.experiments.state import Say
 from open_nvib.store.files import InputError
-from open_nvib.store.settings import differences
+from open_nvib.store.settings import Recipe
 from open_nvib.text.data import PrepareConfig, load_prepared, prepare
 from open_nvib.text.data.prepare import make_recipe
 from open_nvib.text.data.prepared import is_prepared
@@ -37,17 +36,17 @@ def check_recipe(config: PrepareConfig | None) -> None:
     if config is None or not is_prepared(output := Path(config.output).expanduser()):
         return
     known = load_prepared(output).recipe
-    different = sorted(differences(known, make_recipe(config, _source(config, known))))
+    different = known.differences(make_recipe(config, _source(config, known)))
     if different:
         raise InputError(
-            f"{output}: holds data of another recipe ({', '.join(different[:5])}) than prepare says. Give prepare "
+            f"{output}: holds data of another recipe ({'; '.join(different)}) than prepare says. Give prepare "
             f"another output, or make the data anew with `nvib prepare --overwrite`."
         )
 
 
-def _source(config: PrepareConfig, known: dict[str, Any]) -> Source:
+def _source(config: PrepareConfig, known: Recipe) -> Source:
     """The source, or as much as its name says where it is gone: what was made of it can be used without it."""
     try:
         return open_source(config)
     except InputError:
-        return Source({**known["source"], "source": Path(config.source).name}, [])
+        return Source({**known.source, "source": Path(config.source).name}, [])

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -282,6 +282,7 @@ Layout = Literal["running", "sentences"]
 
 PARTITION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 RESERVED_NAMES = ("tokenizer",)
+TRAINED_TOKENIZER = "train"
 
 
 def paper_partitions() -> dict[str, Sequence[int]]:
@@ -290,22 +291,22 @@ def paper_partitions() -> dict[str, Sequence[int]]:
 
 @dataclass(frozen=True)
 class PrepareConfig:
-    """How raw text becomes training data. The defaults turn enwik8 into the small-scale data of the docs.
+    """Settings of `prepare`, which turns raw text into training data. The defaults prepare enwik8, as in the docs.
 
     Args:
         source: The text: `enwik8`, `wikitext-103`, `wikitext-2`, a file or folder (.txt, .jsonl, .csv, .parquet,
             WikiText .tokens/.raw, MediaWiki .xml; .gz and .bz2 of the text formats), or the id of a dataset on the
             Hugging Face hub.
-        output: The directory to write. Must be new, empty, or data that was prepared before.
+        output: The directory to write: a new or empty one, or data that was prepared before.
         column: The column (or JSON key) that holds the text, in .jsonl, .csv, .parquet and hub datasets.
         dataset_config: The configuration of a hub dataset, where it has several.
         dataset_split: The split of a hub dataset to read. It is split again, by `seed`.
         dataset_revision: The branch, tag or commit of a hub dataset; without it, the newest.
         layout: `running` for running text, which is split into sentences, or `sentences` for one sentence a line
-            (or a row), which is taken as it is.
-        language: The language code that the sentence splitter is told.
-        drop_residue: Drop what does not look like a sentence: no capital or digit at the start, no final punctuation,
-            or markup left in it.
+            (or a row), which is not split.
+        language: The language of the text for the sentence splitter, such as `en`.
+        drop_residue: Drop text that does not look like a sentence: no capital or digit at the start, no final
+            punctuation, or markup left in it.
         tokenizer: `train` for a WordPiece trained on the training split, `bert-base-uncased` or any other tokenizer on
             the hub, or a local vocab.txt (read as uncased BERT's), tokenizer.json or folder of a saved tokenizer.
         vocab_size: Entries of a trained WordPiece, with the five special tokens.
@@ -313,7 +314,7 @@ class PrepareConfig:
         partitions: Smallest and largest number of tokens of each partition, both included, without special tokens.
         per_partition: Sentences to sample into each partition, its three splits together; all if there are fewer.
         limit: Stop reading after about this many sentences; without it, read all.
-        seed: Decides the split and the sample.
+        seed: The seed of the split and of the sample.
         workers: Processes that clean and split text; 0 for one per core. The result does not depend on it.
     """
 
@@ -326,7 +327,7 @@ class PrepareConfig:
     layout: Layout = "running"
     language: str = "en"
     drop_residue: bool = True
-    tokenizer: str = "train"
+    tokenizer: str = TRAINED_TOKENIZER
     vocab_size: int = 3000
     lowercase: bool = True
     partitions: dict[str, Sequence[int]] = field(default_factory=paper_partitions)
@@ -338,34 +339,29 @@ class PrepareConfig:
     def __post_init__(self) -> None:
         for name in ("source", "output", "column", "tokenizer"):
             if not getattr(self, name):
-                raise InputError(f"prepare: {name} is empty, wanted a name or a path. Give --{name}.")
+                raise InputError(f"prepare: {name} is empty, expected a name or a path. Give --{name}.")
         if self.layout not in ("running", "sentences"):
-            raise InputError(f"prepare: layout is {self.layout!r}, wanted 'running' or 'sentences'.")
-        for name, least in (("vocab_size", 100), ("per_partition", 1), ("seed", 0), ("workers", 0)):
-            _at_least(name, getattr(self, name), least)
-        if self.limit is not None:
-            _at_least("limit", self.limit, 1)
+            raise InputError(f"prepare: layout is {self.layout!r}, expected 'running' or 'sentences'.")
+        for name, least in {"vocab_size": 100, "per_partition": 1, "limit": 1, "seed": 0, "workers": 0}.items():
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"prepare: {name} is {value}, expected at least {least}.")
         if not self.partitions:
-            raise InputError("prepare: there are no partitions, wanted at least one, such as {short: [5, 20]}.")
+            raise InputError("prepare: partitions is empty, expected at least one, such as {short: [5, 20]}.")
         for name, bounds in self.partitions.items():
             _check_partition(name, bounds)
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise InputError(f"prepare: {name} is {value}, wanted at least {least}.")
 
 
 def _check_partition(name: str, bounds: Sequence[int]) -> None:
     if not PARTITION_NAME.fullmatch(name) or name in RESERVED_NAMES:
         raise InputError(
-            f"prepare: a partition is called {name!r}, wanted letters, digits, - and _, and not "
+            f"prepare: partitions has the name {name!r}, expected letters, digits, - and _, and not "
             f"{' or '.join(RESERVED_NAMES)}: it names a folder. Choose another name."
         )
     if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1]:
         raise InputError(
-            f"prepare: the bounds of partition {name!r} are {list(bounds)}, wanted [smallest, largest] number of "
-            f"tokens with 1 <= smallest <= largest, such as [5, 20]."
+            f"prepare: partitions has {name!r}: {list(bounds)}, expected [smallest, largest] number of tokens "
+            f"with 1 <= smallest <= largest, such as [5, 20]."
         )
 
 
@@ -428,14 +424,45 @@ class EvaluateConfig:
             raise ValueError(f"seed is {self.seed}, wanted at most {LARGEST_SEED}.")
 
 
+_NOT_IN_RECIPE = ("source", "output", "workers", "column", "dataset_config", "dataset_split", "dataset_revision")
+"""Settings that do not change the data, and those that the identity of the source contains."""
+
+
+def recipe_settings(config: PrepareConfig) -> dict[str, Any]:
+    """Select the settings that decide the prepared data, in JSON's own types."""
+    settings = {name: value for name, value in asdict(config).items() if name not in _NOT_IN_RECIPE}
+    settings["partitions"] = {name: list(bounds) for name, bounds in config.partitions.items()}
+    if config.tokenizer != TRAINED_TOKENIZER:
+        del settings["vocab_size"]
+    return settings
+
+
 @dataclass(frozen=True)
 class Recipe:
     """What prepared data was made from and how: equal recipes make equal data.
 
     Attributes:
         source: what identifies the text: its name, and digests of its files.
-        config: the settings of `PrepareConfig` that decide the result.
+        config: the settings of `PrepareConfig` that decide the result, and digests of a local tokenizer's files.
     """
 
     source: dict[str, Any]
     config: dict[str, Any]
+
+    def differences(self, other: "Recipe") -> list[str]:
+        """Name what differs in another recipe, as in "seed was 0, now 5"; empty if the two make equal data.
+
+        A setting that a recipe lacks, because it is newer than the recipe, has its default.
+        """
+        old, new = self._values(), other._values()
+        return [
+            f"{name} differ"
+            if name in ("files", "tokenizer_files")
+            else f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
+            for name in {**old, **new}
+            if old.get(name) != new.get(name)
+        ]
+
+    def _values(self) -> dict[str, Any]:
+        tokenizer = self.config.get("tokenizer", TRAINED_TOKENIZER)
+        return {**self.source, **recipe_settings(PrepareConfig(tokenizer=tokenizer)), **self.config}

@@ -1,8 +1,8 @@
-"""A MediaWiki XML dump to the plain text of its articles.
+"""Turn markup into plain text: the articles of a MediaWiki XML dump, and WikiText's tokenised lines.
 
-mwparserfromhell does the parsing, at about 1 MB a second and core; what to keep of the tree is decided here. Headings,
-lists, tables, references, templates, images and categories go. Where something is cut out of the middle of a sentence,
-such as a formula, a `HOLE` stays behind, so that the sentence can be dropped later rather than be read without it.
+mwparserfromhell parses MediaWiki, at about 1 MB a second and core; what to keep of the tree is decided here. Headings,
+lists, tables, references, templates, images and categories are dropped. Where something is cut out of the middle of a
+sentence, such as a formula, a `HOLE` stays behind, so that the sentence can be dropped later.
 """
 
 import html
@@ -18,8 +18,9 @@ from mwparserfromhell.wikicode import Wikicode
 from open_nvib.store.files import InputError
 
 HOLE = "\ufffc"  # Unicode's own placeholder for an object that is not text
-_LIST_ITEM = "\ufff9"  # marks a line as part of a list; never leaves this module
-_TEMPLATE = "\ufffa"  # a dropped template, which is a footnote or a hole; never leaves this module
+UNKNOWN = "<unk>"  # WikiText's mark of a rare word; it becomes the tokenizer's own unknown token
+_LIST_ITEM = "\ufff9"  # marks a line as part of a list; only within this module
+_TEMPLATE = "\ufffa"  # marks a dropped template, which is a footnote or a hole; only within this module
 
 _REDIRECT = re.compile(r"\s*#\s*redirect", re.IGNORECASE)
 _OTHER_NAMESPACE = re.compile(
@@ -44,12 +45,12 @@ _MAGIC_WORD = re.compile(r"__[A-Z]+__")
 
 
 def articles(chunks: Iterable[bytes], where: str) -> Iterator[str]:
-    """The wikitext of every article of a dump, without redirects and pages of other namespaces.
+    """Yield the wikitext of every article of a dump, without redirects and pages of other namespaces.
 
-    A dump that ends in the middle, as enwik8 does, gives the pages that are whole.
+    Of a dump that breaks off in the middle, as enwik8 does, yield the complete pages.
     """
     parser = XMLPullParser(events=("end",))
-    root_seen = False
+    page_seen = False
     for chunk in chunks:
         try:
             parser.feed(chunk)
@@ -57,14 +58,14 @@ def articles(chunks: Iterable[bytes], where: str) -> Iterator[str]:
                 element = event[-1]
                 assert isinstance(element, Element)
                 if _local(element) == "page":
-                    root_seen = True
+                    page_seen = True
                     if (text := _article(element)) is not None:
                         yield text
                     element.clear()
         except ParseError as error:
             raise InputError(f"{where}: not a MediaWiki XML dump ({error}). Give a dump of pages-articles.") from error
-    if not root_seen:
-        raise InputError(f"{where}: no <page> in this XML, wanted a MediaWiki dump. Give a dump of pages-articles.")
+    if not page_seen:
+        raise InputError(f"{where}: no <page> in this XML, expected a MediaWiki dump. Give a dump of pages-articles.")
 
 
 def _local(element: Element) -> str:
@@ -79,11 +80,11 @@ def _article(page: Element) -> str | None:
     return text
 
 
-def clean(wikitext: str) -> str:
-    """Plain text, one paragraph a line, of the wikitext of one article."""
+def clean_mediawiki(wikitext: str) -> str:
+    """Turn the wikitext of one article into plain text, one paragraph a line."""
     try:
         rendered = _render(mwparserfromhell.parse(wikitext, skip_style_tags=True))
-    except (ParserError, RecursionError):  # nesting beyond what the parser takes: a few pages of a million
+    except (ParserError, RecursionError):  # nested deeper than the parser allows: a few pages of a million
         return ""
     paragraphs = (_tidy(line) for line in rendered.split("\n") if _is_prose(line))
     return "\n".join(paragraph for paragraph in paragraphs if paragraph)
@@ -137,15 +138,43 @@ def _render_tag(tag: Tag) -> str:
 
 
 def _is_prose(line: str) -> bool:
-    """Not a list item, nor a row of a table that the parser could not make out."""
+    """Tell whether a line is neither a list item nor a row of a table that the parser did not recognise."""
     return _LIST_ITEM not in line and not line.lstrip().startswith(("|", "!", "{|", "*", "#", ":", ";", "="))
 
 
 def _tidy(line: str) -> str:
-    """Undo the traces that dropped parts leave: empty brackets, spaces before commas."""
+    """Remove the traces of dropped parts: empty brackets, spaces before commas."""
     line = html.unescape(_STYLE_QUOTES.sub("", line))
     line = _MAGIC_WORD.sub("", line).strip().lstrip(_TEMPLATE)
     line = _FOOTNOTES.sub("", line).replace(_TEMPLATE, HOLE)
     line = _HOLE_IN_BRACKETS.sub("", line)
     line = _AFTER_BRACKET.sub("", _EMPTY_BRACKETS.sub("", line))
     return _SPACE_BEFORE.sub("", line).strip()
+
+
+_HEADING = re.compile(r"\s*=.*=\s*")
+_INSIDE_WORD = re.compile(r" ?@([-,.])@ ?")
+_CLITIC = re.compile(r" ' ?(s|t|m|d|re|ve|ll)\b(?! ')", re.IGNORECASE)
+_BEFORE = re.compile(r" (?=[,.;:!?%)\]}°](?:\s|$)|\.\.\.(?:\s|$)|…)")
+_AFTER = re.compile(r"(?<=[\s(\[][(\[{$£€₹#]) ")
+_DOUBLE_QUOTED = re.compile(r'" ([^"]*?) "')
+_SINGLE_QUOTED = re.compile(r"(?<=[\s(\[])' ([^']*?) '(?=[\s,.;:!?)]|$)")
+_CURLY_QUOTED = re.compile(r"([“‘]) ([^“”‘’]*?) ([”’])")
+
+
+def clean_wikitext(lines: str) -> str:
+    """Turn lines of WikiText's original format into plain text: drop headings, undo the tokenisation, keep `<unk>`."""
+    return "\n".join(untokenise(line) for line in lines.split("\n") if line.strip() and not _HEADING.fullmatch(line))
+
+
+def untokenise(line: str) -> str:
+    """Restore the spacing that WikiText's tokeniser changed, as far as it can be inferred.
+
+    Quotes are paired from the left; a quote without a partner keeps its spaces.
+    """
+    text = _INSIDE_WORD.sub(r"\1", f" {line.strip()} ")
+    text = _CLITIC.sub(r"'\1", text)
+    text = _AFTER.sub("", _BEFORE.sub("", text))
+    text = _DOUBLE_QUOTED.sub(r'"\1"', text)
+    text = _SINGLE_QUOTED.sub(r"'\1'", text)
+    return _CURLY_QUOTED.sub(r"\1\2\3", text).strip()

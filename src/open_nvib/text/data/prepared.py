@@ -1,28 +1,87 @@
-"""Prepared data on disk, and how to read it.
+"""Read prepared data.
 
-recipe.json     what it was made from and how, counts, and how long the sentences are
+recipe.json     `PreparedRecord`: what the data was made from and how, counts, and the lengths of the sentences
 tokenizer/      for AutoTokenizer.from_pretrained
 short/train/    an Arrow dataset for each partition and split
 """
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import datasets
+import msgspec
 import numpy as np
 from jaxtyping import Int
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from open_nvib.store.files import InputError, damaged, read_object
-from open_nvib.text.data.partition import SPLITS
+from open_nvib.store.files import InputError, damaged, read_record
+from open_nvib.store.settings import Recipe
+from open_nvib.text.data.sentences import SPLITS
 
 RECORD = "recipe.json"
 TOKENIZER = "tokenizer"
 FORMAT = "open_nvib prepared text, 1"
-AGAIN = "Prepare the data again in another place, with `nvib prepare --output`."
+_FIX = "Prepare the data again in another place, with `nvib prepare --output`."
+
+_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")  # told apart by colour-blind eyes
+_HATCHES = ("", "//", "..", "xx", "\\\\", "++")
+_SHARE_ON_AXIS = 0.995  # of all sentences; the rest is a long thin tail
+
+Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
+@dataclass(frozen=True)
+class PartitionCounts:
+    """Numbers of sentences of one partition.
+
+    Attributes:
+        available: within the bounds of the partition, before sampling.
+        train, validation, test: in each split.
+        train_lengths: entry k is the number of training sentences of k tokens.
+    """
+
+    available: Count
+    train: Count
+    validation: Count
+    test: Count
+    train_lengths: tuple[Count, ...]
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Numbers of sentences.
+
+    Attributes:
+        sentences: found in the source.
+        residue, duplicates: dropped.
+        kept: neither dropped as the one nor as the other, and so tokenised.
+        unusable: of the kept ones, those that spell out a special token.
+        in_bounds: of the kept ones, those within the bounds of some partition.
+        partitions: by name.
+    """
+
+    sentences: Count
+    residue: Count
+    duplicates: Count
+    kept: Count
+    unusable: Count
+    in_bounds: Count
+    partitions: Annotated[dict[str, PartitionCounts], msgspec.Meta(min_length=1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PreparedRecord:
+    """The content of recipe.json. Entry k of `lengths` is the number of tokenised sentences of k tokens."""
+
+    format: str = FORMAT
+    recipe: Recipe
+    made_with: dict[str, str]
+    counts: Counts
+    lengths: tuple[Count, ...]
 
 
 @dataclass(frozen=True)
@@ -32,17 +91,19 @@ class Prepared:
     Attributes:
         path: The directory.
         recipe: What the data was made from and how: equal recipes make equal data.
-        partitions: Names of the partitions.
-        counts: `sentences` found, `residue` and `duplicates` dropped, `kept` and so tokenised, `unusable` of these; for
-            each partition how many sentences are within its bounds (`available`) and how many are in each split.
+        counts: What became of all sentences.
         lengths: Entry k is the number of tokenised sentences of k tokens, before any partition or sample.
     """
 
     path: Path
-    recipe: dict[str, Any]
-    partitions: list[str]
-    counts: dict[str, Any]
+    recipe: Recipe
+    counts: Counts
     lengths: Int[np.ndarray, " longest"]
+
+    @property
+    def partitions(self) -> list[str]:
+        """Names of the partitions."""
+        return list(self.counts.partitions)
 
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
@@ -50,50 +111,49 @@ class Prepared:
         return AutoTokenizer.from_pretrained(self.path / TOKENIZER)
 
     def split(self, partition: str, split: str) -> datasets.Dataset:
-        """Columns `input_ids`, without special tokens, and `text`. Memory-mapped: it costs no memory to open."""
-        self._check(partition)
-        if split not in SPLITS:
-            raise InputError(f"{self.path}: no split {split!r}, there is {', '.join(SPLITS)}.")
+        """Open one split, memory-mapped: columns `input_ids`, without special tokens, and `text`."""
+        self._check("partition", partition, self.partitions)
+        self._check("split", split, SPLITS)
+        folder = self.path / partition / split
         try:
-            dataset = datasets.load_from_disk(str(self.path / partition / split))
+            dataset = datasets.load_from_disk(str(folder))
         except Exception as error:  # a damaged file is an error of many kinds
-            raise damaged(self.path / partition / split, error, fix=AGAIN) from error
+            raise damaged(folder, error, fix=_FIX) from error
         if not isinstance(dataset, datasets.Dataset) or "input_ids" not in dataset.column_names or not len(dataset):
-            raise damaged(self.path / partition / split, "wanted sentences under `input_ids`", fix=AGAIN)
+            raise damaged(folder, "expected sentences under `input_ids`", fix=_FIX)
         return dataset
 
     def length_histogram(self, partition: str) -> Int[np.ndarray, " longest"]:
-        """Entry k is the number of training sentences of k tokens, special tokens not counted."""
-        self._check(partition)
-        return np.asarray(self.counts["partitions"][partition]["train_lengths"], dtype=np.int64)
+        """Count training sentences by length: entry k is the number of those of k tokens, without special tokens."""
+        self._check("partition", partition, self.partitions)
+        return np.asarray(self.counts.partitions[partition].train_lengths, dtype=np.int64)
 
     def summary(self) -> str:
-        """The counts, the share of all sentences in each partition, and the recipe in short."""
-        counts, config = self.counts, self.recipe["config"]
-        sentences, kept = counts["sentences"], counts["kept"]
+        """Describe the data in a few lines: counts, the share of all sentences in each partition, recipe in short."""
+        counts, config = self.counts, self.recipe.config
         rows = [
-            f"{self.path}: {self.recipe['source']['source']}, tokenizer {config['tokenizer']} "
+            f"{self.path}: {self.recipe.source['source']}, tokenizer {config['tokenizer']} "
             f"({len(self.tokenizer):,} entries), seed {config['seed']}",
-            f"{sentences:,} sentences found; {counts['residue']:,} dropped as residue, "
-            f"{counts['duplicates']:,} as duplicates; {kept:,} kept",
+            f"{counts.sentences:,} sentences found; {counts.residue:,} dropped as residue, "
+            f"{counts.duplicates:,} as duplicates; {counts.kept:,} kept",
             f"{'partition':<12}{'tokens':>9}{'of all kept':>13}{'available':>12}"
             + "".join(f"{split:>12}" for split in SPLITS),
         ]
-        for name, part in counts["partitions"].items():
+        for name, part in counts.partitions.items():
             low, high = config["partitions"][name]
-            share = f"{part['available'] / kept:.2%}"
-            sizes = "".join(f"{part[split]:>12,}" for split in SPLITS)
-            rows.append(f"{name:<12}{f'{low}-{high}':>9}{share:>13}{part['available']:>12,}{sizes}")
-        rows.append(f"{'together':<21}{counts['in_bounds'] / kept:>13.2%}{counts['in_bounds']:>12,}")
+            share = f"{part.available / counts.kept:.2%}"
+            sizes = "".join(f"{getattr(part, split):>12,}" for split in SPLITS)
+            rows.append(f"{name:<12}{f'{low}-{high}':>9}{share:>13}{part.available:>12,}{sizes}")
+        rows.append(f"{'together':<21}{counts.in_bounds / counts.kept:>13.2%}{counts.in_bounds:>12,}")
         return "\n".join(rows)
 
-    def _check(self, partition: str) -> None:
-        if partition not in self.partitions:
-            raise InputError(f"{self.path}: no partition {partition!r}, there is {', '.join(self.partitions)}.")
+    def _check(self, what: str, name: str, available: Sequence[str]) -> None:
+        if name not in available:
+            raise InputError(f"{self.path}: no {what} {name!r}; available: {', '.join(available)}.")
 
 
 def is_prepared(path: Path) -> bool:
-    """Whether the directory says of itself that it is prepared data."""
+    """Tell whether the directory has a record of prepared data."""
     try:
         return json.loads((path / RECORD).read_text(encoding="utf-8")).get("format") == FORMAT
     except (OSError, ValueError, AttributeError):
@@ -104,32 +164,41 @@ def load_prepared(path: str | Path) -> Prepared:
     """Open data that `prepare` wrote."""
     path = Path(path).expanduser()
     if not is_prepared(path):
-        found = "there is no such directory" if not path.exists() else f"this has no {RECORD} of prepared data"
-        raise InputError(f"{path}: {found}, wanted a directory that `nvib prepare --output {path}` writes.")
-    record = read_object(path / RECORD, fix=AGAIN)
-    wrong = _wrong(record)
-    if wrong:
-        raise damaged(path / RECORD, f"missing or wrong: {', '.join(wrong)}", fix=AGAIN)
-    counts = record["counts"]
-    lengths = np.asarray(record["lengths"], dtype=np.int64)
-    return Prepared(path, record["recipe"], list(counts["partitions"]), counts, lengths)
+        found = "no such directory" if not path.exists() else f"this has no {RECORD} of prepared data"
+        raise InputError(f"{path}: {found}, expected a directory that `nvib prepare --output {path}` writes.")
+    record = read_record(path / RECORD, PreparedRecord, fix=_FIX)
+    return Prepared(path, record.recipe, record.counts, np.asarray(record.lengths, dtype=np.int64))
 
 
-def _wrong(record: dict[str, Any]) -> list[str]:
-    """What the record lacks of all that is read of it."""
-    wrong = [name for name in ("recipe", "counts") if not isinstance(record.get(name), dict)]
-    if not _are_counts(record.get("lengths")):
-        wrong.append("lengths")
-    if "counts" in wrong:
-        return wrong
-    partitions = record["counts"].get("partitions")
-    if not isinstance(partitions, dict) or not partitions:
-        return [*wrong, "counts.partitions"]
-    for name, part in partitions.items():
-        if not isinstance(part, dict) or not _are_counts(part.get("train_lengths")):
-            wrong.append(f"counts.partitions.{name}")
-    return wrong
+def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
+    """Draw the distribution of sentence lengths, with the partitions in colour, to a file. Needs matplotlib.
 
+    The ending of `path` decides the format.
+    """
+    from matplotlib.figure import Figure
 
-def _are_counts(value: Any) -> bool:
-    return isinstance(value, list) and all(type(count) is int and count >= 0 for count in value)
+    path = Path(path)
+    lengths, partitions = prepared.lengths, prepared.recipe.config["partitions"]
+    total = int(lengths.sum())
+    widest = max(high for _, high in partitions.values())
+    last = max(int(np.searchsorted(lengths.cumsum(), _SHARE_ON_AXIS * total)), widest) + 1
+    tokens = np.arange(1, min(last, len(lengths) - 1) + 1)
+    shares = 100 * lengths[tokens] / total
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(tokens, shares, width=1, color="0.82", label="not used")
+    for index, (name, (low, high)) in enumerate(partitions.items()):
+        inside = (tokens >= low) & (tokens <= high)
+        label = f"{name}, {low}–{high} tokens: {prepared.counts.partitions[name].available / total:.1%}"
+        colour, hatch = _COLOURS[index % len(_COLOURS)], _HATCHES[index % len(_HATCHES)]
+        bars = axes.bar(tokens[inside], shares[inside], width=1, color=colour, label=label)
+        for bar in bars:
+            bar.set(hatch=hatch, edgecolor="white", linewidth=0)
+    axes.set(xlabel="tokens in a sentence", ylabel="share of all sentences (%)", xlim=(0, last))
+    name, together = prepared.recipe.source["source"], prepared.counts.in_bounds / total
+    axes.set_title(f"{name}: {total:,} sentences, {together:.2%} in use", fontsize=10)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
+    return path

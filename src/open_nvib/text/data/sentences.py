@@ -1,14 +1,22 @@
-"""Running text to clean sentences."""
+"""Split running text into clean sentences, and assign sentences to splits and partitions.
+
+The split comes first and is of sentences of every length: a trained tokenizer may see the training sentences only, and
+lengths are known only once there is a tokenizer. So the order is split, train, count tokens, sample.
+"""
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from jaxtyping import Bool, Int
 from sentencex import segment  # pyright: ignore[reportAttributeAccessIssue]
 
-from open_nvib.text.data.markup import HOLE
-from open_nvib.text.data.wikitext import UNKNOWN
+from open_nvib.text.data.markup import HOLE, UNKNOWN
+
+SPLITS = ("train", "validation", "test")
+_HELD_OUT = 0.1  # 10 % for the test, then 10 % of the rest for validation, as in the paper
 
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _OPENING = "\"'“”‘’«„([¿¡ "
@@ -26,12 +34,12 @@ class Found:
 
 
 def normalise(text: str) -> str:
-    """One kind of space, composed characters, nothing invisible: what sentencex needs not to panic."""
+    """Compose characters, drop invisible ones, and leave one kind of space: sentencex panics on others."""
     return " ".join(_INVISIBLE.sub("", unicodedata.normalize("NFC", text)).split())
 
 
 def split(paragraph: str, language: str) -> list[str]:
-    """The sentences of one paragraph. Where the splitter fails, the paragraph is given back whole."""
+    """Split one paragraph into sentences. Where the splitter fails, return the paragraph whole."""
     text = normalise(paragraph)
     if not text:
         return []
@@ -46,9 +54,9 @@ def split(paragraph: str, language: str) -> list[str]:
 
 
 def is_residue(sentence: str) -> bool:
-    """Whether this is no sentence: no capital or digit first, no final punctuation, or markup in it.
+    """Tell whether this is no sentence: no capital or digit first, no final punctuation, or markup in it.
 
-    A letter of a script without case counts as a capital. WikiText's `<unk>` may stand anywhere.
+    A letter of a script without case counts as a capital. WikiText's `<unk>` is allowed anywhere.
     """
     text = sentence.replace(UNKNOWN, "X") if UNKNOWN in sentence else sentence
     start = text.lstrip(_OPENING)[:1]
@@ -57,7 +65,7 @@ def is_residue(sentence: str) -> bool:
 
 
 def find(paragraphs: Iterable[str], *, language: str | None, drop_residue: bool) -> Found:
-    """The sentences of paragraphs; `language=None` takes every paragraph for one sentence."""
+    """Find the sentences of paragraphs; with `language=None`, every paragraph is one sentence."""
     if language is None:
         candidates = [sentence for paragraph in paragraphs if (sentence := normalise(paragraph))]
     else:
@@ -69,7 +77,7 @@ def find(paragraphs: Iterable[str], *, language: str | None, drop_residue: bool)
 
 
 def batches(documents: Iterable[str], characters: int) -> Iterator[list[str]]:
-    """Lists of documents of about so many characters together: even work for parallel processes."""
+    """Yield lists of documents of about this many characters together: even work for parallel processes."""
     batch: list[str] = []
     size = 0
     for document in documents:
@@ -80,3 +88,36 @@ def batches(documents: Iterable[str], characters: int) -> Iterator[list[str]]:
             batch, size = [], 0
     if batch:
         yield batch
+
+
+def split_sizes(total: int) -> tuple[int, int, int]:
+    """Sizes of train, validation and test: 90/10, then 90/10. 500,000 gives the paper's 405,000/45,000/50,000."""
+    test = round(total * _HELD_OUT)
+    validation = round((total - test) * _HELD_OUT)
+    return total - validation - test, validation, test
+
+
+def assign_splits(total: int, *, seed: int) -> Int[np.ndarray, " total"]:
+    """Draw for every sentence the index of its split in `SPLITS`."""
+    return np.random.default_rng([seed, 0]).permutation(np.repeat(np.arange(3), split_sizes(total)))
+
+
+def within(lengths: Int[np.ndarray, " total"], bounds: Sequence[int]) -> Bool[np.ndarray, " total"]:
+    """Mark the sentences whose length is within the bounds, both included."""
+    return (lengths >= bounds[0]) & (lengths <= bounds[1])
+
+
+def sample(
+    candidates: Bool[np.ndarray, " total"], splits: Int[np.ndarray, " total"], *, size: int, seed: int
+) -> list[Int[np.ndarray, " ..."]]:
+    """Draw `size` of the candidates, or all if there are fewer. Returns the indices of each split in random order.
+
+    A sentence stays in its split. The held-out splits get their share of `size` as far as they have it.
+    """
+    generator = np.random.default_rng([seed, 1])
+    pools = [generator.permutation(np.flatnonzero(candidates & (splits == index))) for index in range(len(SPLITS))]
+    if sum(map(len, pools)) <= size:
+        return pools
+    _, validation, test = split_sizes(size)
+    held_out = [pools[1][:validation], pools[2][:test]]
+    return [pools[0][: size - len(held_out[0]) - len(held_out[1])], *held_out]

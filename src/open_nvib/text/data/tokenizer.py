@@ -1,40 +1,39 @@
-"""Tokenizers: BERT's from a vocabulary file, any other that transformers can load, or a WordPiece trained here.
+"""Load or train a tokenizer, and encode sentences with it.
 
-All of them come out with pad, unknown, begin and end tokens. BERT has no begin and end of its own: [CLS] and
-[SEP] serve.
+A tokenizer is BERT's from a vocabulary file, any other that transformers can load, or a WordPiece trained here. Each
+gets pad, unknown, begin and end tokens. BERT has no begin and end tokens of its own: [CLS] and [SEP] are used.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Int
-from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, trainers
+from jaxtyping import Bool, Int
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from open_nvib.store.files import InputError
-from open_nvib.text.data.hub import first_line
-from open_nvib.text.data.wikitext import UNKNOWN
+from open_nvib.store.files import InputError, in_one_line
+from open_nvib.text.data.markup import UNKNOWN
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-TRAINED = "train"
 
-# How many of the entries of a trained vocabulary may be single characters. Without a bound, the Chinese and Arabic
-# letters that occur once or twice in an English corpus would take the place of thousands of words.
-_ALPHABET_SHARE = 1 / 40
-# How many sentences a tokenizer is trained on, evenly spread over the training split: more take minutes and move a few
-# rare entries.
-_MOST_SENTENCES = 250_000
+# Share of a trained vocabulary that may be single characters. Without a bound, the Chinese and Arabic letters that
+# occur once or twice in an English corpus would take the place of thousands of words.
+_LARGEST_ALPHABET_SHARE = 1 / 40
+# Sentences to train a tokenizer on, evenly spread over the training split: more take minutes and change a few rare
+# entries.
+_MOST_TRAINING_SENTENCES = 250_000
 _PREFIX = "##"
-_BATCH = 10_000
+_BATCH_SENTENCES = 10_000
 
 
 def bert(vocab: dict[str, int], *, lowercase: bool) -> PreTrainedTokenizerBase:
-    """A BERT tokenizer of this vocabulary. Uncased BERT lowers case and strips accents."""
+    """Make a BERT tokenizer of this vocabulary. Uncased BERT lowers case and strips accents."""
     return BertTokenizer(
         vocab=vocab,
         do_lower_case=lowercase,
@@ -44,8 +43,8 @@ def bert(vocab: dict[str, int], *, lowercase: bool) -> PreTrainedTokenizerBase:
     )
 
 
-def load(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
-    """The tokenizer of a vocab.txt, a tokenizer.json, a folder or an id on the hub, made fit for our use."""
+def load_tokenizer(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a vocab.txt, a tokenizer.json, a folder or an id on the hub, with all special tokens."""
     path = Path(name).expanduser()
     if path.is_file() and path.suffix == ".txt":
         return bert(_read_vocab(path), lowercase=lowercase)
@@ -56,7 +55,7 @@ def load(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
             tokenizer = AutoTokenizer.from_pretrained(str(path) if path.is_dir() else name)
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and bare Exception for bad files
         raise InputError(
-            f"tokenizer {name!r}: cannot be loaded ({first_line(error)}). Give 'train', the path of a vocab.txt, of a "
+            f"tokenizer {name!r}: cannot be loaded ({in_one_line(error)}). Give 'train', the path of a vocab.txt, of a "
             f"tokenizer.json or of a folder with a saved tokenizer, or with network the id of one on the hub."
         ) from error
     return with_special_tokens(tokenizer)
@@ -66,44 +65,44 @@ def _read_vocab(path: Path) -> dict[str, int]:
     try:
         entries = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError:
-        raise InputError(f"{path}: not UTF-8 text, wanted a vocabulary with one entry a line.") from None
+        raise InputError(f"{path}: not UTF-8 text, expected a vocabulary with one entry a line.") from None
     missing = [token for token in SPECIAL_TOKENS if token not in entries]
     if missing:
         raise InputError(
-            f"{path}: no {', '.join(missing)} among its {len(entries)} lines, wanted BERT's vocab.txt: one entry a "
+            f"{path}: no {', '.join(missing)} among its {len(entries)} lines, expected BERT's vocab.txt: one entry a "
             f"line, special tokens included."
         )
     return {entry: index for index, entry in enumerate(entries)}
 
 
 def with_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
-    """Give it the begin, end and pad tokens that it lacks: [CLS] and [SEP] where it has them, else new entries."""
+    """Give a tokenizer the begin, end, unknown and pad tokens that it lacks: its [CLS] and [SEP], or new entries."""
     has = tokenizer.special_tokens_map
-    wanted = {"bos_token": has.get("cls_token", "[CLS]"), "eos_token": has.get("sep_token", "[SEP]")}
-    wanted = {name: str(token) for name, token in {**wanted, "unk_token": "[UNK]"}.items() if name not in has}
-    others = {str(token) for name, token in {**has, **wanted}.items() if name != "pad_token"}
+    added = {"bos_token": has.get("cls_token", "[CLS]"), "eos_token": has.get("sep_token", "[SEP]")}
+    added = {name: str(token) for name, token in {**added, "unk_token": "[UNK]"}.items() if name not in has}
+    others = {str(token) for name, token in {**has, **added}.items() if name != "pad_token"}
     if has.get("pad_token") is None or str(has["pad_token"]) in others:
-        wanted["pad_token"] = "[PAD]"  # a pad that is also the end would hide the end from the loss
-    if wanted:
-        tokenizer.add_special_tokens(wanted)  # pyright: ignore[reportArgumentType]
+        added["pad_token"] = "[PAD]"  # a pad that is also the end would hide the end from the loss
+    if added:
+        tokenizer.add_special_tokens(added)  # pyright: ignore[reportArgumentType]
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return tokenizer
 
 
-def train(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreTrainedTokenizerBase:
-    """A WordPiece trained on these sentences. The same sentences give the same vocabulary, entry by entry.
+def train_tokenizer(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreTrainedTokenizerBase:
+    """Train a WordPiece on these sentences. The same sentences give the same vocabulary, entry by entry.
 
     The trainer numbers the inner letters (##a, ##b, …) in the order of a hash map, which differs from run to run, and
-    breaks ties between merges by these numbers. Listing them beforehand, as if they were special, fixes both.
+    breaks ties between merges by these numbers. Listing the letters beforehand as special tokens fixes both.
     """
-    if len(sentences) > _MOST_SENTENCES:
-        spread = np.linspace(0, len(sentences) - 1, _MOST_SENTENCES).astype(int).tolist()
+    if len(sentences) > _MOST_TRAINING_SENTENCES:
+        spread = np.linspace(0, len(sentences) - 1, _MOST_TRAINING_SENTENCES).astype(int).tolist()
         sentences = [sentences[int(index)] for index in spread]
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
     normalizer = normalizers.BertNormalizer(lowercase=lowercase)
     tokenizer.normalizer = normalizer  # pyright: ignore[reportAttributeAccessIssue]
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()  # pyright: ignore[reportAttributeAccessIssue]
-    letters = _alphabet(sentences, normalizer, max(64, int(vocab_size * _ALPHABET_SHARE)))
+    letters = _alphabet(sentences, normalizer, max(64, int(vocab_size * _LARGEST_ALPHABET_SHARE)))
     inner = [_PREFIX + letter for letter in letters if _joins_words(letter, normalizer)]
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -119,10 +118,10 @@ def train(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreT
 
 
 def _alphabet(sentences: Sequence[str], normalizer: normalizers.Normalizer, most: int) -> list[str]:
-    """The most frequent characters as the normalizer leaves them, in the order of their code points."""
+    """Find the most frequent characters after normalisation, in the order of their code points."""
     raw: Counter[str] = Counter()
-    for start in range(0, len(sentences), _BATCH):
-        raw.update("".join(sentences[start : start + _BATCH]))
+    for start in range(0, len(sentences), _BATCH_SENTENCES):
+        raw.update("".join(sentences[start : start + _BATCH_SENTENCES]))
     counts: Counter[str] = Counter()
     for character, count in raw.items():
         for normal in normalizer.normalize_str(character).strip():
@@ -132,26 +131,39 @@ def _alphabet(sentences: Sequence[str], normalizer: normalizers.Normalizer, most
 
 
 def _joins_words(letter: str, normalizer: normalizers.Normalizer) -> bool:
-    """Whether it may stand within a word; punctuation and Chinese characters are words of their own."""
+    """Tell whether a letter can be within a word; punctuation marks and Chinese characters are words of their own."""
     return len(pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(f"a{letter}a"))) == 1
 
 
 @dataclass(frozen=True)
-class Batch:
-    """The ids of some sentences end to end, and the number of ids of each."""
+class Encoded:
+    """The ids of all sentences end to end, in one array: no Python object per token.
+
+    A sentence that spells out a special token, such as [SEP], is not usable.
+    """
 
     ids: Int[np.ndarray, " tokens"]
-    lengths: Int[np.ndarray, " sentences"]
+    lengths: Int[np.ndarray, " total"]
+    usable: Bool[np.ndarray, " total"]
 
 
-def encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> Iterator[Batch]:
-    """Ids of the sentences without special tokens, batch after batch. Fast tokenizers use all cores."""
+def encode(tokenizer: PreTrainedTokenizerBase, sentences: Sequence[str]) -> Encoded:
+    """Encode sentences without adding special tokens. Fast tokenizers use all cores."""
     encode_batch = _word_by_word(tokenizer) if _is_bert(tokenizer) else partial(_sentence_by_sentence, tokenizer)
-    for start in range(0, len(sentences), _BATCH):
-        rows = encode_batch(list(sentences[start : start + _BATCH]))
-        lengths = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
-        ids = np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths.sum()))
-        yield Batch(ids, lengths)
+    ids: list[np.ndarray] = []
+    lengths: list[np.ndarray] = []
+    with tqdm(total=len(sentences), desc="tokenise", unit="", unit_scale=True, disable=None) as bar:
+        for start in range(0, len(sentences), _BATCH_SENTENCES):
+            rows = encode_batch(list(sentences[start : start + _BATCH_SENTENCES]))
+            lengths.append(np.fromiter(map(len, rows), dtype=np.int64, count=len(rows)))
+            ids.append(np.fromiter(chain.from_iterable(rows), dtype=np.int32, count=int(lengths[-1].sum())))
+            bar.update(len(rows))
+    flat, sizes = np.concatenate(ids), np.concatenate(lengths)
+    # A text that spells out [SEP] would end in its middle.
+    forbidden = [index for index in tokenizer.all_special_ids if index != tokenizer.unk_token_id]
+    usable = np.ones(len(sizes), dtype=bool)
+    usable[np.repeat(np.arange(len(sizes)), sizes)[np.isin(flat, forbidden)]] = False
+    return Encoded(flat, sizes, usable)
 
 
 def _sentence_by_sentence(tokenizer: PreTrainedTokenizerBase, batch: list[str]) -> list[list[int]]:
@@ -162,23 +174,19 @@ def _sentence_by_sentence(tokenizer: PreTrainedTokenizerBase, batch: list[str]) 
 
 
 def _is_bert(tokenizer: PreTrainedTokenizerBase) -> bool:
-    """Whether spaces part the text before all else, so that no word has a say in the ids of another."""
+    """Tell whether the text is split at spaces before all else, so that the ids of a word depend on no other word."""
     if not isinstance(tokenizer, PreTrainedTokenizerFast):
         return False
-    backend = tokenizer.backend_tokenizer
+    backend, added = tokenizer.backend_tokenizer, tokenizer.added_tokens_decoder.values()
     return (
         isinstance(backend.normalizer, normalizers.BertNormalizer)
         and isinstance(backend.pre_tokenizer, pre_tokenizers.BertPreTokenizer)
-        and not any(" " in token.content or token.lstrip or token.rstrip for token in _added(tokenizer))
+        and not any(" " in token.content or token.lstrip or token.rstrip for token in added)
     )
 
 
-def _added(tokenizer: PreTrainedTokenizerFast) -> Iterable[AddedToken]:
-    return tokenizer.added_tokens_decoder.values()
-
-
 def _word_by_word(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], list[list[int]]]:
-    """The same ids several times faster: every distinct word is tokenised once, and looked up from then on."""
+    """Make an encoder of batches that tokenises every distinct word once: the same ids several times faster."""
     known: dict[str, list[int]] = {}
 
     def encode_batch(batch: list[str]) -> list[list[int]]:
@@ -191,11 +199,6 @@ def _word_by_word(tokenizer: PreTrainedTokenizerBase) -> Callable[[list[str]], l
 
 
 def unknown_as(tokenizer: PreTrainedTokenizerBase) -> str:
-    """What to write for a word that the corpus itself calls unknown: the tokenizer's own token, if it has one apart."""
-    apart = tokenizer.unk_token not in (None, tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
-    return str(tokenizer.unk_token) if apart else UNKNOWN
-
-
-def forbidden_ids(tokenizer: PreTrainedTokenizerBase) -> set[int]:
-    """Ids that no sentence may have within it: a text that spells out [SEP] would end in its middle."""
-    return {index for index in tokenizer.all_special_ids if index != tokenizer.unk_token_id}
+    """Return what replaces WikiText's `<unk>`: the tokenizer's own unknown token, if it has a separate one."""
+    separate = tokenizer.unk_token not in (None, tokenizer.bos_token, tokenizer.eos_token, tokenizer.pad_token)
+    return str(tokenizer.unk_token) if separate else UNKNOWN

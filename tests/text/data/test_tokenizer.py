@@ -8,19 +8,19 @@ from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from open_nvib.store.files import InputError
-from open_nvib.text.data.encoded import encode_all, save_rows
-from open_nvib.text.data.tokenizer import SPECIAL_TOKENS, load, train, unknown_as
+from open_nvib.text.data.prepare import save_rows
+from open_nvib.text.data.tokenizer import SPECIAL_TOKENS, encode, load_tokenizer, train_tokenizer, unknown_as
 
 
 def ids_of(tokenizer, texts):
-    encoded = encode_all(tokenizer, texts)
+    encoded = encode(tokenizer, texts)
     return [part.tolist() for part in np.split(encoded.ids, np.cumsum(encoded.lengths)[:-1])]
 
 
 def test_ids_are_those_of_bert(corpora):
     """The oracle is the tokenizer of BERT's own release, in Python, which transformers still carries."""
     path = corpora / "bert-vocab" / "vocab.txt"
-    tokenizer, bert = load(str(path), lowercase=True), BertTokenizerLegacy(str(path))
+    tokenizer, bert = load_tokenizer(str(path), lowercase=True), BertTokenizerLegacy(str(path))
     assert len(tokenizer) == 30_522
     assert [getattr(tokenizer, f"{name}_token_id") for name in ("pad", "unk", "bos", "eos")] == [0, 100, 101, 102]
     with (corpora / "wikipedia" / "long.txt").open(encoding="utf-8") as lines:
@@ -30,7 +30,7 @@ def test_ids_are_those_of_bert(corpora):
 
 
 def test_words_one_by_one_are_the_whole_sentence(sentences):
-    tokenizer = train(sentences, vocab_size=200, lowercase=True)
+    tokenizer = train_tokenizer(sentences, vocab_size=200, lowercase=True)
     texts = [*sentences, "A [UNK]'s—well… (thing)", "Çà, 中文x ΣΑΣ ﬁ", "x" * 150, "a [SEP]b", "‘’"]
     assert ids_of(tokenizer, texts) == tokenizer(texts, add_special_tokens=False)["input_ids"]
 
@@ -38,14 +38,14 @@ def test_words_one_by_one_are_the_whole_sentence(sentences):
 def test_a_vocabulary_file_gives_its_line_numbers(tmp_path):
     entries = [*SPECIAL_TOKENS, "the", "cat", "##s", "."]
     (tmp_path / "vocab.txt").write_text("\n".join(entries) + "\n")
-    tokenizer = load(str(tmp_path / "vocab.txt"), lowercase=True)
+    tokenizer = load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
     assert ids_of(tokenizer, ["The cats.", "The dog."]) == [[5, 6, 7, 8], [5, 1, 8]]
-    assert ids_of(load(str(tmp_path / "vocab.txt"), lowercase=False), ["The cats."]) == [[1, 6, 7, 8]]
+    assert ids_of(load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=False), ["The cats."]) == [[1, 6, 7, 8]]
 
 
 def test_training_is_deterministic_and_covers_the_text(sentences):
-    first = train(sentences, vocab_size=200, lowercase=True)
-    second = train(sentences, vocab_size=200, lowercase=True)
+    first = train_tokenizer(sentences, vocab_size=200, lowercase=True)
+    second = train_tokenizer(sentences, vocab_size=200, lowercase=True)
     assert first.get_vocab() == second.get_vocab()
     assert first.convert_tokens_to_ids(list(SPECIAL_TOKENS)) == [0, 1, 2, 3, 4]
     assert len(first) <= 200
@@ -58,7 +58,7 @@ def test_training_is_deterministic_and_covers_the_text(sentences):
 def test_training_is_deterministic_with_symbols_inside_words(sentences):
     """The trainer's hash maps are seeded anew each time: 8 symbols that agree by chance in 5 runs are 1 in 8!⁴."""
     odd = [*sentences, *(f"a{symbol}b 5{symbol} 天地 don't" for symbol in "×°−®→£±µ" for _ in range(3))]
-    vocabularies = [train(odd, vocab_size=300, lowercase=True).get_vocab() for _ in range(5)]
+    vocabularies = [train_tokenizer(odd, vocab_size=300, lowercase=True).get_vocab() for _ in range(5)]
     assert all(vocabulary == vocabularies[0] for vocabulary in vocabularies)
     assert "##×" in vocabularies[0]
     assert not {"##天", "##'"} & set(vocabularies[0])
@@ -66,14 +66,14 @@ def test_training_is_deterministic_with_symbols_inside_words(sentences):
 
 def test_rare_letters_do_not_crowd_out_words(sentences):
     rare = "".join(chr(0x4E00 + n) for n in range(3000))
-    vocab = train([*sentences, rare], vocab_size=300, lowercase=True).get_vocab()
+    vocab = train_tokenizer([*sentences, rare], vocab_size=300, lowercase=True).get_vocab()
     assert "river" in vocab
     assert sum(entry in rare for entry in vocab) < 80
 
 
 @pytest.mark.parametrize("lowercase", [True, False])
 def test_a_saved_tokenizer_is_the_same_after_loading(tmp_path, sentences, lowercase):
-    tokenizer = train(sentences, vocab_size=200, lowercase=lowercase)
+    tokenizer = train_tokenizer(sentences, vocab_size=200, lowercase=lowercase)
     tokenizer.save_pretrained(str(tmp_path))
     again = AutoTokenizer.from_pretrained(tmp_path)
     assert ids_of(again, sentences) == ids_of(tokenizer, sentences)
@@ -95,7 +95,7 @@ def test_other_tokenizers_get_the_tokens_they_lack(tmp_path, special):
     plain = Tokenizer(models.WordLevel({"a": 0, "b": 1, "<u>": 2, "<s>": 3, "</s>": 4, "<pad>": 5}, unk_token="<u>"))
     plain.pre_tokenizer = pre_tokenizers.Whitespace()  # pyright: ignore[reportAttributeAccessIssue]
     PreTrainedTokenizerFast(tokenizer_object=plain, **special).save_pretrained(str(tmp_path))
-    tokenizer = load(str(tmp_path), lowercase=True)
+    tokenizer = load_tokenizer(str(tmp_path), lowercase=True)
     for name in ("bos", "eos", "unk", "pad"):
         assert 0 <= getattr(tokenizer, f"{name}_token_id") < len(tokenizer)
     others = [tokenizer.bos_token_id, tokenizer.eos_token_id, tokenizer.unk_token_id]
@@ -108,15 +108,15 @@ def test_other_tokenizers_get_the_tokens_they_lack(tmp_path, special):
 
 
 def test_a_sentence_that_spells_out_a_special_token_is_not_usable(sentences):
-    tokenizer = train(sentences, vocab_size=200, lowercase=True)
-    usable = encode_all(tokenizer, ["The river.", "The [SEP] river.", "The [UNK] river."]).usable
+    tokenizer = train_tokenizer(sentences, vocab_size=200, lowercase=True)
+    usable = encode(tokenizer, ["The river.", "The [SEP] river.", "The [UNK] river."]).usable
     assert usable.tolist() == [True, False, True]
 
 
 def test_saved_rows_are_the_chosen_sentences_in_order(tmp_path, sentences):
-    tokenizer = train(sentences, vocab_size=200, lowercase=True)
+    tokenizer = train_tokenizer(sentences, vocab_size=200, lowercase=True)
     rows = np.array([7, 3, 1199, 0])
-    save_rows(encode_all(tokenizer, sentences), sentences, rows, tmp_path / "x")
+    save_rows(encode(tokenizer, sentences), sentences, rows, tmp_path / "x")
     dataset = datasets.load_from_disk(str(tmp_path / "x"))
     assert dataset["text"][:] == [sentences[row] for row in rows]
     assert dataset["input_ids"][:] == [tokenizer(sentences[row], add_special_tokens=False)["input_ids"] for row in rows]
@@ -126,5 +126,5 @@ def test_saved_rows_are_the_chosen_sentences_in_order(tmp_path, sentences):
 def test_a_wrong_tokenizer_file_is_an_input_error(tmp_path, name, content):
     (tmp_path / name).write_text(content)
     with pytest.raises(InputError, match=name) as caught:
-        load(str(tmp_path / name), lowercase=True)
+        load_tokenizer(str(tmp_path / name), lowercase=True)
     assert "\n" not in str(caught.value)

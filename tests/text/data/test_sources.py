@@ -1,0 +1,185 @@
+"""Nothing is downloaded here: the archive is made on the spot, and pip is pointed at an index that is not there."""
+
+import bz2
+import gzip
+import hashlib
+import io
+import json
+import tarfile
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from open_nvib.store.files import InputError
+from open_nvib.text.data import sources
+from open_nvib.text.data.sources import (
+    copy_enwik8,
+    file_texts,
+    find_files,
+    hub_texts,
+    is_enwik8,
+    kind_of,
+    obtain_enwik8,
+    paragraphs,
+)
+
+TEXTS = ["First, with a comma.", 'Second with "quotes" and an é.', "Third\nover two lines."]
+
+
+def read(path, column="text", sentences=False):
+    return list(file_texts(path, column=column, sentences=sentences))
+
+
+def test_rows_of_jsonl_csv_and_parquet_are_their_column(tmp_path):
+    rows = "\n".join(json.dumps({"id": n, "text": text}) for n, text in enumerate(TEXTS))
+    (tmp_path / "a.jsonl").write_text(rows + "\n\n")
+    quoted = ['"' + text.replace('"', '""') + '"' for text in TEXTS]
+    (tmp_path / "b.csv").write_text("id,text\n" + "".join(f"{n},{text}\n" for n, text in enumerate(quoted)))
+    pq.write_table(pa.table({"id": [0, 1, 2], "text": TEXTS}), tmp_path / "c.parquet")
+    for name in ("a.jsonl", "b.csv", "c.parquet"):
+        assert read(tmp_path / name) == TEXTS
+        with pytest.raises(InputError, match=r"column 'body'.* id, text"):
+            read(tmp_path / name, column="body")
+    for name in ("a.jsonl", "c.parquet"):
+        with pytest.raises(InputError, match="column 'id' holds int"):
+            read(tmp_path / name, column="id")
+
+
+def test_packed_files_are_the_same_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"\xef\xbb\xbfOne.\r\nTwo.")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress((tmp_path / "a.txt").read_bytes()))
+    (tmp_path / "a.txt.bz2").write_bytes(bz2.compress((tmp_path / "a.txt").read_bytes()))
+    for name in ("a.txt", "a.txt.gz", "a.txt.bz2"):
+        assert read(tmp_path / name, sentences=True) == ["One.", "Two."]
+
+
+def test_wrapped_lines_are_joined_and_others_are_not():
+    wrapped = [
+        "It was the best of times, it was",
+        "the worst of times, it was the",
+        "age of wisdom.",
+        "",
+        "It was",
+        "so.",
+    ]
+    assert list(paragraphs(wrapped)) == [" ".join(wrapped[:3]), " ".join(wrapped[4:])]
+    lines = ["One sentence a line.", "Another sentence.", "", "A third one!"]
+    assert list(paragraphs(lines)) == lines
+
+
+def test_a_folder_gives_its_known_files_sorted(tmp_path):
+    (tmp_path / "sub").mkdir()
+    for name in ("b.txt", "a.jsonl", "sub/c.csv.gz", "notes.pdf", ".hidden.txt"):
+        (tmp_path / name).write_text("x")
+    assert [path.name for path in find_files(tmp_path)] == ["a.jsonl", "b.txt", "c.csv.gz"]
+
+
+def test_the_kind_of_a_file_without_ending_is_seen_in_its_first_bytes(tmp_path):
+    (tmp_path / "enwik8").write_bytes(b'<mediawiki xmlns="x">')
+    (tmp_path / "README").write_bytes(b"Text.")
+    assert kind_of(tmp_path / "enwik8") == "mediawiki"
+    assert kind_of(tmp_path / "README") == "text"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.txt", b"", "empty"),
+        ("a.txt", b"good\n\xff\xfe\x00", r"line 2 is not UTF-8 text \(byte 0xff\)"),
+        ("a.txt", b"zero\0byte", "binary"),
+        ("a.txt.gz", b"this is not gzip", "cannot be read"),
+        ("a.txt.gz", gzip.compress(b"x" * 10_000, mtime=0)[:-12], "cannot be read"),
+        ("a.jsonl", b'{"text": "x"}\n{"text"', "line 2 is not JSON"),
+        ("a.jsonl", b"[1]", "line 1 is a JSON list"),
+        ("a.parquet", b"PAR1 not at all", "Parquet"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path, name, content, message):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(InputError, match=message) as caught:
+        read(tmp_path / name)
+    assert str(tmp_path / name) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file_and_an_empty_folder_are_input_errors(tmp_path):
+    with pytest.raises(InputError, match="no such file"):
+        find_files(tmp_path / "absent.txt")
+    with pytest.raises(InputError, match="no file to read"):
+        find_files(tmp_path)
+
+
+def read_hub(dataset, column="text", split="train", config=None):
+    return list(hub_texts(str(dataset), config=config, split=split, revision=None, column=column))
+
+
+def test_hub_datasets_are_read_by_column(tmp_path):
+    """The folder of a dataset is loaded by the very code that loads one from the hub."""
+    folder = tmp_path / "dataset"
+    folder.mkdir()
+    pq.write_table(pa.table({"id": [0, 1, 2], "text": [TEXTS[0], None, TEXTS[2]]}), folder / "train.parquet")
+    assert read_hub(folder) == [TEXTS[0], "", TEXTS[2]]
+    for wrong, message in (
+        ({"column": "body"}, "'body'.* id, text"),
+        ({"column": "id"}, "column 'id' holds int"),
+        ({"split": "dev"}, "dev"),
+    ):
+        with pytest.raises(InputError, match=message):
+            read_hub(folder, **wrong)
+
+
+CONTENT = b"<mediawiki> not really 100 MB"
+
+
+def make_archive(path, members):
+    with tarfile.open(path, "w:gz") as tar:
+        for name, data in members.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(data)
+            tar.addfile(member, io.BytesIO(data))
+
+
+def test_only_the_member_is_copied_whatever_else_the_archive_holds(tmp_path):
+    packed = gzip.compress(CONTENT)
+    make_archive(
+        tmp_path / "a.tar.gz", {"../evil": b"x", "p-1/other/data/enwik8.gz": b"x", "p-1/data/enwik8.gz": packed}
+    )
+    target = tmp_path / "in" / "enwik8.gz"
+    target.parent.mkdir()
+    copy_enwik8(tmp_path / "a.tar.gz", target)
+    assert target.read_bytes() == packed
+    assert not (tmp_path.parent / "evil").exists()
+    make_archive(tmp_path / "b.tar.gz", {"p-1/setup.py": b"x"})
+    with pytest.raises(InputError, match="--source"):
+        copy_enwik8(tmp_path / "b.tar.gz", target)
+
+
+def test_size_and_md5_decide(tmp_path, monkeypatch):
+    path = tmp_path / "enwik8.gz"
+    path.write_bytes(gzip.compress(CONTENT))
+    assert not is_enwik8(path)
+    monkeypatch.setattr(sources, "ENWIK8_SIZE", len(CONTENT))
+    assert not is_enwik8(path)
+    monkeypatch.setattr(sources, "ENWIK8_MD5", hashlib.md5(CONTENT).hexdigest())
+    assert is_enwik8(path)
+    path.write_bytes(path.read_bytes()[:-9])
+    assert not is_enwik8(path)
+
+
+def test_without_network_the_error_names_the_fix_and_leaves_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPEN_NVIB_CACHE", str(tmp_path / "cache"))
+    for name, value in {"NO_INDEX": "1", "CONFIG_FILE": "/dev/null", "FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(f"PIP_{name}", value)
+    with pytest.raises(InputError, match=r"pip could not download .* --source path/to/enwik8") as caught:
+        obtain_enwik8()
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "cache").iterdir()) == []
+
+
+def test_the_cache_is_used_when_it_is_whole(tmp_path, monkeypatch):
+    monkeypatch.setenv("OPEN_NVIB_CACHE", str(tmp_path))
+    monkeypatch.setattr(sources, "ENWIK8_SIZE", len(CONTENT))
+    monkeypatch.setattr(sources, "ENWIK8_MD5", hashlib.md5(CONTENT).hexdigest())
+    (tmp_path / "enwik8.gz").write_bytes(gzip.compress(CONTENT))
+    assert obtain_enwik8() == tmp_path / "enwik8.gz"
