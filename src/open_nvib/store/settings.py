@@ -279,13 +279,11 @@ class TrainConfig:
 
 
 Layout = Literal["running", "sentences"]
-
-PARTITION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-RESERVED_NAMES = ("tokenizer",)
 TRAINED_TOKENIZER = "train"
 
 
 def paper_partitions() -> dict[str, Sequence[int]]:
+    """Return the bounds of the paper's partitions, in tokens."""
     return {"short": [5, 20], "long": [21, 50]}
 
 
@@ -353,10 +351,10 @@ class PrepareConfig:
 
 
 def _check_partition(name: str, bounds: Sequence[int]) -> None:
-    if not PARTITION_NAME.fullmatch(name) or name in RESERVED_NAMES:
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or name == "tokenizer":
         raise InputError(
-            f"prepare: partitions has the name {name!r}, expected letters, digits, - and _, and not "
-            f"{' or '.join(RESERVED_NAMES)}: it names a folder. Choose another name."
+            f"prepare: partitions has the name {name!r}, expected letters, digits, - and _, and not 'tokenizer': it "
+            f"names a folder. Choose another name."
         )
     if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1]:
         raise InputError(

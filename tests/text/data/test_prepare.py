@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, as_builtins, from_builtins
+from open_nvib.store.settings import Recipe
 from open_nvib.text.data import PrepareConfig, draw_lengths, load_prepared, prepare
+from open_nvib.text.data.prepare import make_recipe
 from open_nvib.text.data.sources import open_source
 
 BOUNDS = {"few": [5, 14], "many": [15, 40]}
@@ -97,6 +99,47 @@ def test_the_same_recipe_is_instant_and_another_is_refused_unless_overwritten(co
     assert record.stat().st_mtime_ns == stamp
     assert prepare(config(seed=5), overwrite=True).recipe.config["seed"] == 5
     assert load_prepared(config().output).recipe.config["seed"] == 5
+
+
+def test_a_setting_that_a_recipe_lacks_has_its_default(config):
+    """Data that an earlier version prepared, which did not have the setting yet, is still of the same recipe."""
+    prepared = prepare(config())
+    path = prepared.path / "recipe.json"
+    record = json.loads(path.read_text())
+    for name in ("language", "limit", "lowercase"):
+        del record["recipe"]["config"][name]
+    path.write_text(json.dumps(record))
+    assert prepare(config()).recipe.differences(prepared.recipe) == []
+    with pytest.raises(InputError, match=r"\(language was 'en', now 'de'\)"):
+        prepare(config(language="de"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "names"),
+    [
+        ({}, []),
+        ({"workers": 7, "output": "elsewhere"}, []),
+        ({"seed": 5, "limit": 9}, ["limit", "seed"]),
+        ({"vocab_size": 200}, ["vocab_size"]),
+        ({"partitions": {"few": [5, 15], "many": [15, 40]}}, ["partitions"]),
+        ({"tokenizer": "bert-base-uncased"}, ["tokenizer", "vocab_size"]),
+    ],
+)
+def test_differences_of_recipes_are_named(config, changes, names):
+    recipes = [make_recipe(made, open_source(made)) for made in (config(), config(**changes))]
+    assert [difference.split()[0] for difference in recipes[0].differences(recipes[1])] == names
+    assert from_builtins(as_builtins(recipes[1]), Recipe).differences(recipes[1]) == []
+
+
+def test_the_files_of_a_local_tokenizer_are_part_of_the_recipe(config, tmp_path):
+    vocabulary = tmp_path / "vocab.txt"
+    recipes = []
+    for text in ("one", "two"):
+        vocabulary.write_text(text)
+        made = config(tokenizer=str(vocabulary))
+        recipes.append(make_recipe(made, open_source(made)))
+    assert recipes[0].differences(recipes[1]) == ["tokenizer_files differ"]
+    assert str(tmp_path) not in str(recipes)
 
 
 def test_changed_text_is_another_recipe(config, corpus):
@@ -264,9 +307,9 @@ def test_load_prepared_refuses_other_directories(tmp_path):
 
 def test_unknown_partitions_and_splits_are_named(config):
     prepared = prepare(config())
-    with pytest.raises(InputError, match="partition 'short'.* few, many"):
+    with pytest.raises(InputError, match=r"partition 'short'.* few, many"):
         prepared.split("short", "train")
-    with pytest.raises(InputError, match="split 'dev'.* train, validation, test"):
+    with pytest.raises(InputError, match=r"split 'dev'.* train, validation, test"):
         prepared.split("few", "dev")
 
 

@@ -126,16 +126,10 @@ def _find_all(config: PrepareConfig, source: Source) -> Iterator[Found]:
     workers = 1 if language is None else config.workers or _usable_cores()
     with tqdm(desc="sentences", unit="", unit_scale=True, disable=None) as bar:
         for part in source.parts:
-            work = partial(_find, clean=part.clean, language=language, drop_residue=config.drop_residue)
+            work = partial(find, clean=part.clean, language=language, drop_residue=config.drop_residue)
             for found in map_in_order(work, batches(part.documents(), _BATCH_CHARACTERS), workers=workers):
                 bar.update(len(found.sentences))
                 yield found
-
-
-def _find(documents: list[str], *, clean: Callable[[str], str], language: str | None, drop_residue: bool) -> Found:
-    cleaned = map(clean, documents)
-    paragraphs = cleaned if language is None else itertools.chain.from_iterable(text.split("\n") for text in cleaned)
-    return find(paragraphs, language=language, drop_residue=drop_residue)
 
 
 def map_in_order(work: Callable[[list[str]], Found], items: Iterable[list[str]], *, workers: int) -> Iterator[Found]:

@@ -6,7 +6,7 @@ lengths are known only once there is a tokenizer. So the order is split, train, 
 
 import re
 import unicodedata
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,11 +64,15 @@ def is_residue(sentence: str) -> bool:
     return not (good_start and text.rstrip(_CLOSING).endswith(_FINAL)) or _MARKUP.search(text) is not None
 
 
-def find(paragraphs: Iterable[str], *, language: str | None, drop_residue: bool) -> Found:
-    """Find the sentences of paragraphs; with `language=None`, every paragraph is one sentence."""
+def find(
+    documents: Iterable[str], *, language: str | None, drop_residue: bool, clean: Callable[[str], str] = str
+) -> Found:
+    """Clean documents and find their sentences; with `language=None`, every document is one sentence."""
+    cleaned = map(clean, documents)
     if language is None:
-        candidates = [sentence for paragraph in paragraphs if (sentence := normalise(paragraph))]
+        candidates = [sentence for text in cleaned if (sentence := normalise(text))]
     else:
+        paragraphs = (paragraph for text in cleaned for paragraph in text.split("\n"))
         candidates = [sentence for paragraph in paragraphs for sentence in split(paragraph, language)]
     if not drop_residue:
         return Found([sentence.replace(HOLE, "") for sentence in candidates], 0)

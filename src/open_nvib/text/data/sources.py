@@ -215,13 +215,12 @@ def read_lines(path: Path) -> Iterator[str]:
 def _decode(line: bytes, path: Path, number: int) -> str:
     try:
         text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-    except UnicodeDecodeError as error:
+        if "\0" in text:
+            raise ValueError("it has a zero byte")
+    except ValueError as error:
         raise InputError(
-            f"{path}: line {number} is not UTF-8 text (byte 0x{line[error.start]:02x}). "
-            f"Convert the file to UTF-8, or give another one if this is binary."
+            f"{path}: line {number} is not UTF-8 text ({error}). Convert the file, or give another if this is binary."
         ) from None
-    if "\0" in text:
-        raise InputError(f"{path}: line {number} has a zero byte, so this is a binary file, expected UTF-8 text.")
     return text
 
 
@@ -325,11 +324,7 @@ def obtain_enwik8() -> Path:
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="enwik8-", dir=cached.parent) as scratch:
             fresh = Path(scratch) / "enwik8.gz"
-            copy_enwik8(_download_carrier(Path(scratch)), fresh)
-            if not is_enwik8(fresh):
-                raise InputError(
-                    f"enwik8: the download is damaged, expected {ENWIK8_SIZE:,} bytes of md5 {ENWIK8_MD5}. {_BY_HAND}"
-                )
+            copy_enwik8(_download_carrier(Path(scratch)), fresh)  # the hash of the carrier vouches for the copy
             os.replace(fresh, cached)
     except OSError as error:
         raise InputError(f"enwik8: cannot write to {cached.parent}: {error.strerror}. Set OPEN_NVIB_CACHE.") from error
