@@ -59,6 +59,7 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
     existing = _reuse(output, recipe, overwrite=overwrite)
     if existing is not None:
         return existing
+    # Load a given tokenizer first, so that a wrong one is found before the long work.
     trained = config.tokenizer == TRAINED_TOKENIZER
     tokenizer = None if trained else load_tokenizer(config.tokenizer, lowercase=config.lowercase)
     with writing(output) as directory:
