@@ -447,20 +447,17 @@ class Recipe:
     source: dict[str, Any]
     config: dict[str, Any]
 
-    def differences(self, other: "Recipe") -> list[str]:
-        """Name what differs in another recipe, as in "seed was 0, now 5"; empty if the two make equal data.
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings, with the default of each that is newer than the recipe."""
+        tokenizer = self.config.get("tokenizer", TRAINED_TOKENIZER)
+        return {**recipe_settings(PrepareConfig(tokenizer=tokenizer)), **self.config}
 
-        A setting that a recipe lacks, because it is newer than the recipe, has its default.
-        """
-        old, new = self._values(), other._values()
+    def differences(self, other: "Recipe") -> list[str]:
+        """Name what differs in another recipe, as in "seed was 0, now 5"; empty if the two make equal data."""
+        old, new = ({**recipe.source, **recipe.settings} for recipe in (self, other))
         return [
-            f"{name} differ"
-            if name in ("files", "tokenizer_files")
-            else f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
+            f"{name} differ" if name.endswith("files") else f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
             for name in {**old, **new}
             if old.get(name) != new.get(name)
         ]
-
-    def _values(self) -> dict[str, Any]:
-        tokenizer = self.config.get("tokenizer", TRAINED_TOKENIZER)
-        return {**self.source, **recipe_settings(PrepareConfig(tokenizer=tokenizer)), **self.config}

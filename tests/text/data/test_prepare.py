@@ -106,10 +106,12 @@ def test_a_setting_that_a_recipe_lacks_has_its_default(config):
     prepared = prepare(config())
     path = prepared.path / "recipe.json"
     record = json.loads(path.read_text())
-    for name in ("language", "limit", "lowercase"):
+    for name in ("language", "limit", "lowercase", "seed"):
         del record["recipe"]["config"][name]
     path.write_text(json.dumps(record))
-    assert prepare(config()).recipe.differences(prepared.recipe) == []
+    again = prepare(config())
+    assert again.recipe.differences(prepared.recipe) == []
+    assert again.summary() == prepared.summary()
     with pytest.raises(InputError, match=r"\(language was 'en', now 'de'\)"):
         prepare(config(language="de"))
 

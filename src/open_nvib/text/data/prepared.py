@@ -130,17 +130,17 @@ class Prepared:
 
     def summary(self) -> str:
         """Describe the data in a few lines: counts, the share of all sentences in each partition, recipe in short."""
-        counts, config = self.counts, self.recipe.config
+        counts, settings = self.counts, self.recipe.settings
         rows = [
-            f"{self.path}: {self.recipe.source['source']}, tokenizer {config['tokenizer']} "
-            f"({len(self.tokenizer):,} entries), seed {config['seed']}",
+            f"{self.path}: {self.recipe.source['source']}, tokenizer {settings['tokenizer']} "
+            f"({len(self.tokenizer):,} entries), seed {settings['seed']}",
             f"{counts.sentences:,} sentences found; {counts.residue:,} dropped as residue, "
             f"{counts.duplicates:,} as duplicates; {counts.kept:,} kept",
             f"{'partition':<12}{'tokens':>9}{'of all kept':>13}{'available':>12}"
             + "".join(f"{split:>12}" for split in SPLITS),
         ]
         for name, part in counts.partitions.items():
-            low, high = config["partitions"][name]
+            low, high = settings["partitions"][name]
             share = f"{part.available / counts.kept:.2%}"
             sizes = "".join(f"{getattr(part, split):>12,}" for split in SPLITS)
             rows.append(f"{name:<12}{f'{low}-{high}':>9}{share:>13}{part.available:>12,}{sizes}")
@@ -178,7 +178,7 @@ def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
     from matplotlib.figure import Figure
 
     path = Path(path)
-    lengths, partitions = prepared.lengths, prepared.recipe.config["partitions"]
+    lengths, partitions = prepared.lengths, prepared.recipe.settings["partitions"]
     total = int(lengths.sum())
     widest = max(high for _, high in partitions.values())
     last = max(int(np.searchsorted(lengths.cumsum(), _SHARE_ON_AXIS * total)), widest) + 1
