@@ -8,6 +8,7 @@ import bz2
 import csv
 import gzip
 import hashlib
+import io
 import itertools
 import json
 import os
@@ -182,8 +183,8 @@ def file_texts(path: Path, *, column: str, sentences: bool) -> Iterator[str]:
 def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
     opener = _UNPACKERS.get(path.suffix.lower(), open) if unpack else open
     try:
-        with opener(path, "rb") as stream:
-            yield stream
+        with opener(path, "rb") as stream, io.BufferedReader(stream) as buffered:  # lines of .gz at the speed of C
+            yield buffered
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: cannot be read ({error}). Check that the file is whole and permitted.") from error
 
