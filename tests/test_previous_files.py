@@ -6,6 +6,7 @@ Only the command line is used, so that these tests do not depend on where things
 import json
 import shutil
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,17 @@ def test_prepared_data_is_reused(nvib):
     assert contents("data") == before
 
 
+def draws_the_same_weights() -> bool:
+    """Check for the versions of torch and transformers that made the files: others draw other initial weights."""
+    versions = read(FIXTURE / "finished/metrics.json")["evaluations"]["validation-causal"]["versions"]
+    return all(
+        versions[name].partition("+")[0] == version(name).partition("+")[0] for name in ("torch", "transformers")
+    )
+
+
 def test_training_on_prepared_data_gives_the_same_metrics(nvib):
+    if not draws_the_same_weights():
+        pytest.skip("another version of torch or transformers draws other initial weights")
     nvib("train", "--config", "nvae.yaml", "--output", "again")
     check_alike(read("again/metrics.json")["validation"], read("finished/metrics.json")["validation"])
 
@@ -121,7 +132,12 @@ def test_an_evaluation_gives_the_same_record(fresh, nvib):
         shutil.rmtree("data/scorers")
         change("finished/metrics.json", lambda metrics: metrics.pop("evaluations"))
     nvib(*EVALUATE)
-    check_alike(read("finished/metrics.json"), before)
+    after = read("finished/metrics.json")
+    if fresh and not draws_the_same_weights():  # nor do scorers begin with the same weights
+        for metrics in (before, after):
+            del metrics["evaluations"]["validation-causal"]["generation"]
+            del metrics["evaluations"]["validation-causal"]["interpolation"]
+    check_alike(after, before)
 
 
 def test_a_report_reads_the_run_and_the_experiment(nvib):
