@@ -24,6 +24,17 @@ def test_switches_are_counted(code):
     assert sum(map(house.is_switch, ast.walk(ast.parse(code)))) == SWITCHES[code]
 
 
+def test_records_are_read_by_name():
+    code = """
+found: dict[str, Any] = read()
+found["bleu"] = found["old"]["bleu"]
+kind: Literal["a"]
+rows[0]
+"""
+    nodes = list(ast.walk(ast.parse(code)))
+    assert sum(map(house.is_read_by_name, nodes)) == 2
+
+
 CHECKED = """
 from package._checks import check_count  # check
 def double(x, sizes):

@@ -9,7 +9,8 @@ the modules that lie directly in the package's folder, without `__main__`. How e
 - Files from the command to the loss: files of the package in which a function runs during `nvib train` of an NVAE,
   from `main` to the first `backward`; code that runs on import does not count. A debugger steps through these files.
 - Uses of `dict[str, Any]`: as a type, anywhere.
-- Subscripts by a string: `record["bleu"]` where it is read.
+- Subscripts by a string: `record["bleu"]` where it is read. Paths in strings: a whole string such as
+  `generation/distinct/2` that begins with a part of a record of an evaluation or of its settings.
 - Switches on the kind of latent or bottleneck: outside the core, `isinstance` or `case` of a class whose name ends in
   Latent or Bottleneck or is Posterior, `hasattr` of a latent or bottleneck, comparisons of `x.bottleneck` with strings.
 - Package cycles: sets of packages that import each other, by every import but those for type checkers only. The core
@@ -45,6 +46,9 @@ CORE = "core"
 
 KIND = re.compile(r"\b(\w*(Latent|Bottleneck)|Posterior)\b")
 KIND_VALUE = re.compile(r"\b(latent|bottleneck)(\.kind)?$")
+RECORD_PATH = re.compile(
+    r"(reconstruction|generation|latent|interpolation|recipe|config|settings|model|loss|optimiser|watch)(/[\w*{}]*)+"
+)
 CHECK = re.compile(r"_?(check|validate|ensure|require)")
 
 
@@ -121,19 +125,22 @@ def trace() -> None:
     raise RuntimeError("nvib train ended without a loss")
 
 
-def untyped() -> tuple[Counter[str], Counter[str]]:
-    """Count `dict[str, Any]`, and subscripts by a string that are read, for each package."""
-    records, subscripts = Counter[str](), Counter[str]()
+def untyped() -> tuple[Counter[str], Counter[str], Counter[str]]:
+    """Count `dict[str, Any]`, subscripts by a string that are read, and paths in strings, for each package."""
+    records, subscripts, paths = Counter[str](), Counter[str](), Counter[str]()
     for file, tree in parsed().items():
         for node in ast.walk(tree):
-            if not isinstance(node, ast.Subscript):
-                continue
-            if ast.unparse(node) == "dict[str, Any]":
-                records[package_of(file)] += 1
-            text = isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, str)
-            if text and isinstance(node.ctx, ast.Load) and not ast.unparse(node.value).endswith("Literal"):
-                subscripts[package_of(file)] += 1
-    return records, subscripts
+            records[package_of(file)] += isinstance(node, ast.Subscript) and ast.unparse(node) == "dict[str, Any]"
+            subscripts[package_of(file)] += is_read_by_name(node)
+            paths[package_of(file)] += isinstance(node, ast.Constant) and bool(RECORD_PATH.fullmatch(str(node.value)))
+    return +records, +subscripts, +paths
+
+
+def is_read_by_name(node: ast.AST) -> bool:
+    if not isinstance(node, ast.Subscript) or not isinstance(node.ctx, ast.Load):
+        return False
+    name = node.slice.value if isinstance(node.slice, ast.Constant) else None
+    return isinstance(name, str) and not ast.unparse(node.value).endswith("Literal")
 
 
 def switches() -> Counter[str]:
@@ -289,7 +296,7 @@ def main() -> None:
     lines = sizes()
     small = sum(count < SMALL_FILE for count in lines.values())
     way = files_to_the_loss()
-    records, subscripts = untyped()
+    records, subscripts, paths = untyped()
     kinds = switches()
     checking, core = checks()
     rows = [
@@ -302,6 +309,7 @@ def main() -> None:
         ("files from the command to the loss (train)", f"{len(way)}, {sum(map(is_core, way))} of them in the core"),
         ("uses of `dict[str, Any]`", f"{records.total()} ({shown(records)})"),
         ('subscripts by a string, `record["…"]`', f"{subscripts.total()} ({shown(subscripts)})"),
+        ("paths in strings, `generation/distinct/2`", f"{paths.total()} ({shown(paths)})"),
         ("switches on the kind of latent or bottleneck", f"{kinds.total()} in {len(kinds)} files"),
         ("package cycles", "; ".join(" ↔ ".join(group) for group in cycles()) or "none"),
         # equinox, diffrax, torchtune, litgpt and nanoGPT have 4 to 13 %.
