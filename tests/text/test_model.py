@@ -88,7 +88,7 @@ def test_parameters_at_the_papers_sizes_are_17_million():
 
 
 def test_heads_that_do_not_divide_the_size_are_refused():
-    with pytest.raises(Exception, match="not a multiple of heads"):
+    with pytest.raises(ValueError, match="heads"):
         make_model(heads=5)
 
 

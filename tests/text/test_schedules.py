@@ -1,6 +1,6 @@
 import pytest
 
-from open_nvib.store.settings import Schedule, last_value, value_at
+from open_nvib.store.settings import LossSettings, Schedule
 
 
 def test_linear_is_constant_then_a_ramp_then_constant():
@@ -17,11 +17,12 @@ def test_cyclical_repeats_a_ramp_over_half_of_each_period():
 
 
 def test_a_number_is_a_constant_schedule():
-    assert [value_at(2, step) for step in (0, 7)] == [2.0, 2.0]
-    assert last_value(2) == 2.0
-    schedule = Schedule(start=1.0, end=3.0, to_step=4)
-    assert value_at(schedule, 1) == pytest.approx(1.5)
-    assert last_value(schedule) == 3.0
+    loss = LossSettings(lambda_g=2, delta=Schedule(start=1.0, end=3.0, to_step=4))
+    assert [loss.at(step).lambda_g for step in (0, 7)] == [2.0, 2.0]
+    assert loss.at_end().lambda_g == 2.0
+    assert [loss.at(step).delta for step in (0, 1, 9)] == pytest.approx([1.0, 1.5, 3.0])
+    assert loss.at_end().delta == 3.0
+    assert loss.at(1).keep_share is None
 
 
 @pytest.mark.parametrize(
