@@ -202,10 +202,12 @@ def read_metrics(run: Path) -> RunMetrics:
     return read_record(path, RunMetrics, fix=TRAIN_AGAIN) if path.exists() else RunMetrics()
 
 
-def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> None:
-    """Read the metrics, change them and write them, one process after the other."""
+def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> RunMetrics:
+    """Read the metrics, change them and write them, one process after the other. Returns the new ones."""
     with FileLock(run / LOCK):
-        write_json(run / METRICS, change(read_metrics(run)), indent=1)
+        metrics = change(read_metrics(run))
+        write_json(run / METRICS, metrics, indent=1)
+    return metrics
 
 
 # Checkpoints

@@ -36,7 +36,7 @@ from open_nvib.store.settings import Recipe, TrainConfig
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.training.trainer import AutoencoderTrainer, ConsoleLines, LogFile, ProgressBar
+from open_nvib.text.training.trainer import AutoencoderTrainer, ProgressBar, RunLog
 
 
 @dataclass(frozen=True)
@@ -202,6 +202,7 @@ def make_trainer(
     validation = list(prepared.split(config.partition, "validation")["input_ids"])
     validation = validation[: config.watch.evaluate_sentences or None]
     arguments = training_arguments(config, directory, len(sentences))
+    terminal = sys.stderr.isatty()
 
     def say(text: str) -> None:
         if PartialState().is_main_process:
@@ -217,11 +218,11 @@ def make_trainer(
         args=arguments,
         train_dataset=sentences,
         eval_dataset=[],
-        callbacks=[LogFile(directory), *callbacks],
+        callbacks=[RunLog(directory, None if terminal else say), *callbacks],
     )
-    terminal = sys.stderr.isatty()
     trainer.remove_callback(ProgressCallback if terminal else PrinterCallback)
-    trainer.add_callback(ProgressBar() if terminal else ConsoleLines(say))
+    if terminal:
+        trainer.add_callback(ProgressBar())
     disable_progress_bar()  # of every small file that is written
     return trainer
 

@@ -282,31 +282,22 @@ def log_line(step: int, steps: int, logs: dict[str, float]) -> str | None:
     return f"{step:>{len(str(steps))}}/{steps} {'validation' if evaluation else 'training  '} {'  '.join(shown)}"
 
 
-class LogFile(TrainerCallback):
-    """Writes the log of a run."""
+class RunLog(TrainerCallback):
+    """Writes the log of a run, and a line on each entry with `say` where no progress bar does."""
 
-    def __init__(self, run: Path) -> None:
-        self.run = run
+    def __init__(self, run: Path, say: Callable[[str], None] | None) -> None:
+        self.run, self.say = run, say
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
             append_log(self.run, LogEntry(state.global_step, logs))
-
-
-class ConsoleLines(TrainerCallback):
-    """Prints lines on a console that is not a terminal."""
-
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self.say = say
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        text = log_line(state.global_step, state.max_steps, logs or {})
-        if text and state.is_world_process_zero:
-            self.say(text)
+            text = log_line(state.global_step, state.max_steps, logs)
+            if text and self.say is not None:
+                self.say(text)
 
 
 class ProgressBar(ProgressCallback):
-    """Shows a progress bar on a terminal, with the same lines above it."""
+    """Shows a progress bar on a terminal, with those lines above it."""
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         text = log_line(state.global_step, state.max_steps, logs or {})
