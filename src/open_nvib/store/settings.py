@@ -99,6 +99,9 @@ class Schedule:
         return self.start + (self.end - self.start) * min(1.0, max(0.0, done))
 
 
+BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]
+
+
 @dataclass(frozen=True)
 class ModelSettings:
     """The model: one encoder and one decoder around a bottleneck. The defaults are the paper's sizes.
@@ -131,7 +134,7 @@ class ModelSettings:
         kl_form: of nvae: expected or exact.
     """
 
-    bottleneck: Literal["t", "vt", "vtp", "vts", "nvae"] = "nvae"
+    bottleneck: BottleneckKind = "nvae"
     d_model: int = 256
     latent_size: int | None = None
     encoder_layers: int = 1

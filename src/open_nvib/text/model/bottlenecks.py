@@ -66,9 +66,10 @@ class VectorLatent(BatchRecord):
 
     def kl(self) -> KL:
         """KL to unit Gaussians, for each text; it has no Dirichlet part."""
-        zero = torch.zeros(len(self.mu), device=self.mu.device)
         each = self.vector_kl()
-        return KL(dirichlet=zero, gaussian=zero if each is None else torch.where(self.mask, each, 0.0).sum(-1))
+        zero = torch.zeros(len(self.mu), device=self.mu.device)
+        gaussian = zero if each is None else torch.where(self.mask, each, 0.0).sum(-1)
+        return KL(dirichlet=torch.zeros_like(gaussian), gaussian=gaussian)
 
     def vector_kl(self) -> Float[Tensor, "batch n"] | None:
         """KL of each vector to a unit Gaussian; None without noise."""
