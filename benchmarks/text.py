@@ -19,9 +19,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import open_nvib as nv
+from open_nvib.store.settings import BottleneckKind
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
-from open_nvib.text.model.configuration import BottleneckKind, TextAutoencoderConfig
-from open_nvib.text.model.decoding import Collator, LengthGroupedSampler, decode
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.decoding import Collator, decode
+from open_nvib.text.training.trainer import LengthGroupedSampler
 
 SIZES = {
     "paper": {"vocab_size": 30522, "d_model": 256, "batch": 64},

@@ -36,5 +36,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 @pytest.fixture(scope="session")
 def known(trained: Run) -> list[str]:
     """The sentences it was trained on."""
-    texts = load_prepared(trained.config["data"]).split("short", "train")["text"]
+    texts = load_prepared(trained.config.data).split("short", "train")["text"]
     return [text.lower() for text in texts]

@@ -1,7 +1,6 @@
 import pytest
 
-from open_nvib.store.runs import SEAL, checkpoints, damage, seal
-from open_nvib.text.training.train import last_good_checkpoint
+from open_nvib.store.runs import SEAL, checkpoints, damage, last_good_checkpoint, seal
 
 
 def write_checkpoint(directory, step: int):

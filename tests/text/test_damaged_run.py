@@ -69,12 +69,12 @@ def test_lengths_are_numbers_of_sentences(run, lengths):
     [
         ("{}", "config.yaml"),
         ("a: [", "config.yaml"),
-        ("data: 3\npartition: short\nseed: 0\n", "no data in it"),
-        ("data: a\npartition: short\nseed: x\n", "no seed in it"),
+        ("data: 3\npartition: short\nseed: 0\n", "wrong: data"),
+        ("data: a\npartition: short\nseed: x\n", "wrong: seed"),
     ],
 )
 def test_training_over_a_damaged_configuration_is_one_line(run, content, words, capsys):
-    arguments = ["--data", load_run(run).config["data"], "--optimiser.batch_size", "8", "--output", str(run)]
+    arguments = ["--data", load_run(run).config.data, "--optimiser.batch_size", "8", "--output", str(run)]
     (run / "config.yaml").write_text(content)
     with pytest.raises(SystemExit) as stopped:
         main(["train", *arguments])

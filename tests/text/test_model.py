@@ -88,7 +88,7 @@ def test_parameters_at_the_papers_sizes_are_17_million():
 
 
 def test_heads_that_do_not_divide_the_size_are_refused():
-    with pytest.raises(Exception, match="not a multiple of heads"):
+    with pytest.raises(ValueError, match="heads"):
         make_model(heads=5)
 
 
@@ -292,6 +292,27 @@ def test_prior_has_as_many_vectors_as_a_text_of_that_length(kind, vectors):
 def test_t_has_no_prior():
     with pytest.raises(ValueError, match="no prior"):
         make_model("t").encoder.bottleneck.prior(torch.tensor([5]))
+
+
+@each_bottleneck
+def test_bottlenecks_agree_with_themselves_on_where_tokens_are(kind):
+    """Weights sum to 1, padding has none, and every vector that is kept holds most of some token."""
+    model, batch = make_model(kind, alpha_contrast=0.0 if kind.startswith("nvae") else None), make_batch(7, 4)
+    bottleneck, mask = model.encoder.bottleneck, batch["attention_mask"].bool()
+    hidden = model.encoder.hidden_states(batch["input_ids"], mask)
+    latent, kept = bottleneck(hidden, mask), bottleneck.kept_vectors(bottleneck(hidden, mask))
+    weights = bottleneck.weights(latent)
+    torch.testing.assert_close(weights.sum(-1), torch.ones_like(weights[:, 0]))
+    assert (weights[kept] > 0).all()
+    components = bottleneck.component_of_token(hidden, mask)
+    assert (components[~mask] == -1).all()
+    for row in range(2):
+        assert set(components[row].tolist()) - {-1} == set(kept[row].nonzero().flatten().tolist())
+    torch.testing.assert_close(kept.sum(-1) / latent.lengths, latent.kept)
+    if not bottleneck.pooled:
+        shares = bottleneck.vectors_of_tokens(hidden, mask)
+        assert (shares[~mask] == 0).all()
+        assert (shares.sum(-1) - kept.sum(-1)).abs().max() < 1
 
 
 # Generation

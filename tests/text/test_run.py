@@ -7,11 +7,10 @@ import pytest
 import torch
 from test_model import make_batch, make_model
 
-from open_nvib.layer import NVIB
 from open_nvib.process import Posterior
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import TrainConfig
-from open_nvib.text.using.run import load_run, mix, token_reports, vectors_of
+from open_nvib.text.using.run import load_run
 
 
 def test_reconstruction_of_known_sentences_is_mostly_exact(trained, known):
@@ -85,81 +84,18 @@ def test_latents_can_be_pruned_mixed_and_edited(trained, known):
     assert trained.decode(swapped.mean(), limits) == expected[::-1]
 
 
-def test_inspection_of_a_gathered_latent_says_who_shares():
-    model = make_model("nvae-gathering", alpha_contrast=0.0)
-    ids = make_batch(5)["input_ids"]
-    layer, hidden = model.encoder.bottleneck.nvib, model.encoder.hidden_states(ids, torch.ones_like(ids).bool())
-    rows, prior_weight = token_reports(layer(hidden), list("abcde"), layer.homes(hidden)[0].tolist())
-    assert [row.kept for row in rows] == [True, False, True, False, True]
-    assert [row.shared for row in rows] == [False, True, False, True, False]
-    assert all(row.present for row in rows)
-    assert sum(row.weight for row in rows) + prior_weight == pytest.approx(1)
-    found = [(place, [row.token for row in tokens]) for place, tokens in vectors_of(rows)]
-    assert found == [(0, ["a", "b"]), (2, ["c", "d"]), (4, ["e"])]
-
-
-def test_a_token_is_reported_in_the_vector_that_holds_most_of_it():
-    """Counts of 1.1, 1, 1 and 0.9 at 2 a vector: a tenth of the second token begins the second vector."""
-    layer = NVIB(3, input_size=1, keep_share=0.5, delta=1.0)
-    torch.nn.init.ones_(layer.to_alpha.weight)
-    torch.nn.init.zeros_(layer.to_alpha.bias)
-    hidden = torch.tensor([[1.1, 1.0, 0.0, 1.0, 0.9]]).unsqueeze(-1)
-    latent = layer(hidden)
-    assert (latent.alpha[0, :-1] > 0).tolist() == [True, True, False, False, False]
-    homes = layer.homes(hidden)[0].tolist()
-    assert homes == [0, 0, -1, 1, 1]
-    rows, _ = token_reports(latent, list("abcde"), homes)
-    assert [(row.kept, row.shared, row.place) for row in rows] == [
-        (True, False, 0),
-        (False, True, 0),
-        (False, False, None),
-        (True, False, 1),
-        (False, True, 1),
-    ]
-    assert [row.alpha for row in rows] == [latent.alpha[0, 0], None, 0.0, latent.alpha[0, 1], None]
-
-
-@pytest.mark.parametrize("share", [0.3, 0.5, 0.75, 0.85, 0.9, 0.95, 1.0])
-def test_every_vector_is_reported_once(share):
-    torch.manual_seed(0)
-    layer = NVIB(2, input_size=1, keep_share=share, delta=1.0)
-    torch.nn.init.ones_(layer.to_alpha.weight)
-    torch.nn.init.zeros_(layer.to_alpha.bias)
-    for n in range(1, 25):
-        for counts in (torch.ones(n), 2 * torch.rand(n), (3 * torch.rand(n) - 1).relu()):
-            hidden = counts.view(1, n, 1)
-            latent = layer(hidden)
-            rows, prior_weight = token_reports(latent, ["token"] * n, layer.homes(hidden)[0].tolist())
-            places = [row.place for row in rows if row.kept and row.place is not None]
-            assert sorted(places) == (latent.alpha[0, :-1] > 0).nonzero().flatten().tolist()
-            assert sum(row.weight for row in rows) + prior_weight == pytest.approx(1)
-            assert {row.place for row in rows if row.shared} <= set(places)
-
-
-def test_inspection_of_a_pooled_latent_has_one_vector():
-    """The other bottlenecks have no pseudo-counts: the vectors that are there share the weight evenly."""
-    ids = make_batch(6)["input_ids"]
-    for kind, present in (("t", 6), ("vt", 6), ("vts", 3), ("vtp", 1)):
-        rows, prior_weight = token_reports(make_model(kind).encoder.posterior(ids), list("abcdef"))
-        assert [row.token for row in rows] == list("abcdef")
-        assert sum(row.kept for row in rows) == present
-        assert sum(row.weight for row in rows) == pytest.approx(1)
-        assert prior_weight == 0
-        assert all((row.kl is not None) == (row.kept and kind != "t") for row in rows)
-
-
 @pytest.mark.parametrize("kind", ["t", "vt", "vts", "vtp"])
 def test_path_between_plain_latents_ends_at_their_means(kind):
     model = make_model(kind)
     batch = make_batch(7, 4)
     latent = model.encoder.posterior(batch["input_ids"], batch["attention_mask"])
     for weight, row in ((0.0, 0), (1.0, 1)):
-        end: Any = mix(latent, weight).compact()
+        end: Any = latent[0].mix(latent[1], weight).compact()
         mean: Any = latent.mean()[row].compact()
         torch.testing.assert_close(end.z, mean.z)
         torch.testing.assert_close(end.log_pi, mean.log_pi)
     alone = model.encoder.posterior(batch["input_ids"][:1])
-    longer: Any = mix(latent, 0.25)
+    longer: Any = latent[0].mix(latent[1], 0.25)
     if kind in ("t", "vt"):  # where the shorter text has nothing, the longer one fades
         torch.testing.assert_close(longer.z[0, 4:], 0.75 * alone.mean().z[0, 4:])
 
@@ -167,12 +103,12 @@ def test_path_between_plain_latents_ends_at_their_means(kind):
 @pytest.mark.parametrize(
     ("call", "what"),
     [
-        (lambda run: run.reconstruct([""]), "no tokens"),
-        (lambda run: run.encode(["fine", "  "]), "no tokens"),
-        (lambda run: run.reconstruct(["war " * 64]), "has 64 tokens, this model takes 63"),
-        (lambda run: run.sample(0), "count is 0"),
-        (lambda run: run.sample(1, length=64), "length is 64"),
-        (lambda run: run.interpolate("a war", "the war", steps=1), "steps is 1"),
+        (lambda run: run.reconstruct([""]), "tokens"),
+        (lambda run: run.encode(["fine", "  "]), "tokens"),
+        (lambda run: run.reconstruct(["war " * 64]), "64 tokens.* 63"),
+        (lambda run: run.sample(0), "count"),
+        (lambda run: run.sample(1, length=64), "length"),
+        (lambda run: run.interpolate("a war", "the war", steps=1), "steps"),
     ],
 )
 def test_what_a_model_cannot_take_is_an_input_error(call, what, trained):
@@ -181,7 +117,7 @@ def test_what_a_model_cannot_take_is_an_input_error(call, what, trained):
 
 
 def test_a_directory_without_a_model_is_not_a_run(tmp_path, trained):
-    with pytest.raises(InputError, match="not a run"):
+    with pytest.raises(InputError, match=tmp_path.name):
         load_run(tmp_path)
     for name in ("config.yaml", "lengths.json"):
         (tmp_path / name).write_bytes((trained.path / name).read_bytes())
@@ -191,27 +127,27 @@ def test_a_directory_without_a_model_is_not_a_run(tmp_path, trained):
 
 @pytest.mark.parametrize("seed", [-1, 2**64])
 def test_seeds_that_no_generator_takes_are_errors(trained, seed):
-    with pytest.raises(InputError, match="seed is"):
+    with pytest.raises(InputError, match="seed"):
         trained.sample(1, seed=seed)
-    with pytest.raises(ValueError, match="seed is"):
+    with pytest.raises(ValueError, match="seed"):
         TrainConfig(seed=seed)
 
 
 def test_the_prior_of_an_nvae_takes_another_delta(trained):
     assert trained.sample(3, delta=None) == trained.sample(3)
     assert trained.sample(8, delta=0.0) != trained.sample(8, delta=50.0)
-    with pytest.raises(InputError, match="delta is -1"):
+    with pytest.raises(InputError, match="delta"):
         trained.sample(1, delta=-1.0)
 
 
 def test_a_point_of_the_path_is_what_the_path_has_there(trained, known):
     path = trained.interpolate(known[0], known[1], steps=3)
     assert path[1] == trained.between(known[0], known[1], 0.5)
-    with pytest.raises(InputError, match="weight is 1"):
+    with pytest.raises(InputError, match="weight"):
         trained.between(known[0], known[1], 1.5)
 
 
 @pytest.mark.parametrize("device", ["no such", "meta"])
 def test_a_device_that_cannot_be_used_is_named(trained, device):
-    with pytest.raises(InputError, match=rf"device '{device}' cannot be used \(.+\)\.$"):
+    with pytest.raises(InputError, match=rf"device '{device}'"):
         load_run(trained.path, device=device)

@@ -13,10 +13,20 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import TrainerCallback
 
 from open_nvib.cli import main
 from open_nvib.store.runs import checkpoints, damage
-from open_nvib.store.settings import Schedule
+from open_nvib.store.settings import (
+    LossSettings,
+    ModelSettings,
+    OptimiserSettings,
+    Schedule,
+    TrainConfig,
+    WatchSettings,
+)
+from open_nvib.text.training.train import train
+from open_nvib.text.using.run import load_run
 
 STEPS, EVERY = 60, 10
 TINY = {
@@ -267,14 +277,44 @@ def test_schedules_reach_the_log(data, tmp_path):
     assert entries[0]["kept"] > 0.7 > 0.6 > entries[-1]["kept"]
 
 
-def test_a_share_of_nothing_is_an_error(data, tmp_path, capsys):
-    assert "keep_share is 0" in fails(command(data, tmp_path / "run", loss__keep_share=0), capsys)
-    ramp = "{start: 1, end: 1.5}"
-    assert "delta is 0, wanted more with keep_share" in fails(
-        command(data, tmp_path / "run", loss__keep_share=0.5, loss__delta=0), capsys
+def test_a_schedule_is_applied_once_a_step(data, tmp_path):
+    """However many batches a step has; its evaluation and its log see the values of the step."""
+    delta = Schedule(start=1.0, end=0.25, to_step=8)
+    config = TrainConfig(
+        data=str(data),
+        model=ModelSettings(d_model=16, ffn_size=17),
+        loss=LossSettings(delta=delta),
+        optimiser=OptimiserSettings(steps=5, batch_size=8, accumulate=2),
+        watch=WatchSettings(evaluate_every=3, log_every=2, bleu_sentences=2, best_metric="loss"),
     )
-    assert "keep_share is 1.5" in fails(command(data, tmp_path / "run", loss__keep_share=ramp), capsys)
-    assert "alpha_contrast is 2" in fails(command(data, tmp_path / "run", loss__alpha_contrast=2), capsys)
+    seen: dict[str, list[tuple[int, float]]] = {"set": [], "evaluated": []}
+
+    class Watch(TrainerCallback):
+        def on_train_begin(self, args, state, control, model=None, **kwargs):
+            bottleneck = model.encoder.bottleneck
+            change = bottleneck.set_schedule
+
+            def watched(values):
+                seen["set"].append((state.global_step, values.delta))
+                change(values)
+
+            bottleneck.set_schedule = watched
+
+        def on_evaluate(self, args, state, control, model=None, **kwargs):
+            seen["evaluated"].append((state.global_step, model.encoder.bottleneck.delta))
+
+    train(config, tmp_path / "run", callbacks=[Watch()])
+    assert seen["set"] == [(step, delta.at(step)) for step in (0, 1, 2, 3, 4, 5, 5)]  # again after the best is loaded
+    assert seen["evaluated"] == [(step, pytest.approx(delta.at(step))) for step in (3, 5, 5)]
+    assert load_run(tmp_path / "run").model.encoder.bottleneck.delta == pytest.approx(delta.at(5))
+
+
+def test_a_share_of_nothing_is_an_error(data, tmp_path, capsys):
+    assert "keep_share" in fails(command(data, tmp_path / "run", loss__keep_share=0), capsys)
+    ramp = "{start: 1, end: 1.5}"
+    assert "delta" in fails(command(data, tmp_path / "run", loss__keep_share=0.5, loss__delta=0), capsys)
+    assert "keep_share" in fails(command(data, tmp_path / "run", loss__keep_share=ramp), capsys)
+    assert "alpha_contrast" in fails(command(data, tmp_path / "run", loss__alpha_contrast=2), capsys)
 
 
 def test_a_run_from_before_an_option_is_still_the_same_run(data, tmp_path):

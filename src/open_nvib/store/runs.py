@@ -1,4 +1,4 @@
-"""The files of a run directory: names, readers, writers, checkpoints."""
+"""A run directory: the names of its files, their typed readers and writers, and its checkpoints."""
 
 import errno
 import json
@@ -6,7 +6,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,19 @@ import yaml
 from filelock import FileLock
 from safetensors import SafetensorError
 
-from open_nvib.store.files import InputError, damaged, digest_of_file, read_object, whole_name, write_json
-from open_nvib.store.settings import TrainConfig, differences, with_defaults
+from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.files import (
+    InputError,
+    as_builtins,
+    damaged,
+    digest_of_file,
+    from_builtins,
+    read_record,
+    whole_name,
+    write_json,
+    write_text,
+)
+from open_nvib.store.settings import Recipe, TrainConfig, differences
 
 CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
     "checkpoints",
@@ -28,65 +39,178 @@ CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
 )
 WEIGHTS = "model.safetensors"
 LOCK = f".{METRICS}.lock"
-VALIDATION, EVALUATIONS = "validation", "evaluations"
 
-COPY = "Restore it from a copy, or train the run again with `nvib train --overwrite`."
-TRAIN = "Move it away and run the `nvib train` command of the run again, which writes it anew."
+RESTORE = "Restore it from a copy, or train the run again with `nvib train --overwrite`."
+TRAIN_AGAIN = "Move it away and run the `nvib train` command of the run again, which writes it anew."
 
 
 def is_run(path: Path) -> bool:
+    """Whether a directory is a run, finished or not."""
     return (path / CONFIG).is_file() and (path / LENGTHS).is_file()
 
 
-def read_config(run: Path) -> dict[str, Any]:
-    """The configuration that the run was trained with."""
+def claim_directory(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str, float | None] | None:
+    """Check that a run with this configuration may be written to `directory`; an InputError if not.
+
+    It may where nothing is, where this very run was stopped, and with `overwrite` where another run is, whose files
+    are then removed. Returns the metrics on validation data if this very run is finished.
+    """
+    if not directory.exists() or not any(directory.iterdir()):
+        return None
+    if not is_run(directory):
+        if {whole_name(path) for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
+            return None  # killed while it was begun
+        raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
+    if overwrite:
+        for name in (CONFIG, LENGTHS, LOG, METRICS, LOCK):
+            (directory / name).unlink(missing_ok=True)
+        for name in (CHECKPOINTS, MODEL, TOKENIZER):
+            shutil.rmtree(directory / name, ignore_errors=True)
+        return None
+    different = differences(_read_config(directory / CONFIG), config)
+    if different:
+        raise InputError(
+            f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
+            f"--overwrite to replace it."
+        )
+    return read_metrics(directory).validation or None
+
+
+# The configuration, and the lengths of the training data
+
+
+def write_config(run: Path, config: TrainConfig) -> None:
+    write_text(run / CONFIG, yaml.safe_dump(as_builtins(config), sort_keys=False))
+
+
+def read_config(run: Path) -> TrainConfig:
+    """Read the configuration that the run was trained with; an option newer than the run has its default."""
     path = run / CONFIG
+    content = _read_config(path)
     try:
-        config = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return from_builtins(content, TrainConfig)
+    except ValueError as error:
+        raise damaged(path, error, fix=RESTORE) from error
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise damaged(path, error, fix=COPY) from error
+        raise damaged(path, error, fix=RESTORE) from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise damaged(path, f"not YAML: {error}", fix=COPY) from error
+        raise damaged(path, f"not YAML: {error}", fix=RESTORE) from error
     kinds = {"data": str, "partition": str, "seed": int}
-    wrong = [name for name, kind in kinds.items() if not isinstance(config, dict) or type(config.get(name)) is not kind]
+    content = content if isinstance(content, dict) else {}
+    wrong = [name for name, kind in kinds.items() if type(content.get(name)) is not kind]
     if wrong:
-        raise damaged(path, f"wanted a mapping with {', '.join(kinds)}; no {', '.join(wrong)} in it", fix=COPY)
-    return config
-
-
-def read_lengths(run: Path) -> dict[str, Any]:
-    """How many training sentences have how many tokens, under `lengths`, and the `recipe` of the data."""
-    path = run / LENGTHS
-    content = read_object(path, fix=COPY)
-    lengths = content.get("lengths")
-    counts = lengths if isinstance(lengths, list) else []
-    if not all(type(count) is int and count >= 0 for count in counts) or not any(counts):
-        raise damaged(path, "wanted numbers of sentences, one above 0, under `lengths`", fix=COPY)
+        raise damaged(path, f"missing or wrong: {', '.join(wrong)}", fix=RESTORE)
     return content
 
 
-def read_metrics(run: Path) -> dict[str, Any]:
-    """What training and evaluations found; empty where nothing was written yet."""
+@dataclass(frozen=True)
+class Lengths:
+    """How long the sentences are that a run was trained on.
+
+    Attributes:
+        lengths: entry k is the number of sentences of k tokens.
+        partition: of the prepared data.
+        recipe: of the prepared data.
+    """
+
+    lengths: list[int]
+    partition: str = ""
+    recipe: Recipe | None = None
+
+    def __post_init__(self) -> None:
+        if min(self.lengths, default=0) < 0 or not any(self.lengths):
+            raise ValueError("lengths: expected numbers of sentences, one above 0")
+
+
+def write_lengths(run: Path, lengths: Lengths) -> None:
+    write_json(run / LENGTHS, lengths)
+
+
+def read_lengths(run: Path) -> Lengths:
+    return read_record(run / LENGTHS, Lengths, fix=RESTORE)
+
+
+# The log
+
+
+@dataclass(frozen=True)
+class LogEntry:
+    """A line of the log: numbers by name, those of an evaluation on validation data as `eval_…`."""
+
+    step: int
+    values: dict[str, float]
+
+    def line(self) -> str:
+        return json.dumps({"step": self.step, **self.values}) + "\n"
+
+
+def append_log(run: Path, entry: LogEntry) -> None:
+    with (run / LOG).open("a", encoding="utf-8") as stream:
+        stream.write(entry.line())
+
+
+def read_log(run: Path) -> list[LogEntry]:
+    """Read the log; empty where there is none. A line that is cut, as the last one of a live run may be, is skipped."""
+    path = run / LOG
+    try:
+        lines = path.read_bytes().splitlines() if path.exists() else []
+    except OSError as error:
+        raise damaged(path, error, fix="Move it away: the log is not needed to go on.") from error
+    entries = []
+    for line in lines:
+        try:
+            values = json.loads(line)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(values, dict) and type(step := values.pop("step", None)) is int:
+            entries.append(LogEntry(step, values))
+    return entries
+
+
+def cut_log(run: Path, step: int) -> None:
+    """Remove what was logged after `step`, which is going to happen again."""
+    if (run / LOG).exists():
+        write_text(run / LOG, "".join(entry.line() for entry in read_log(run) if entry.step <= step))
+
+
+# What was measured
+
+
+@dataclass(frozen=True)
+class RunMetrics:
+    """What training and evaluations measured.
+
+    Attributes:
+        step: the last step of training.
+        validation: metrics on validation data at the end of training; empty until then.
+        evaluations: what `nvib evaluate` found, by name, such as "validation-causal".
+    """
+
+    step: int = 0
+    validation: dict[str, float | None] = field(default_factory=dict)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+
+
+def read_metrics(run: Path) -> RunMetrics:
+    """Read what was measured; empty where nothing was written yet."""
     path = run / METRICS
-    if not path.exists():
-        return {}
-    metrics = read_object(path, fix=TRAIN)
-    for name in (VALIDATION, EVALUATIONS):
-        if not isinstance(metrics.get(name, {}), dict):
-            raise damaged(path, f"wanted an object under `{name}`", fix=TRAIN)
-    for name, record in metrics.get(EVALUATIONS, {}).items():
-        if not isinstance(record, dict):
-            raise damaged(path, f"wanted an object under `{EVALUATIONS}.{name}`", fix=TRAIN)
+    return read_record(path, RunMetrics, fix=TRAIN_AGAIN) if path.exists() else RunMetrics()
+
+
+def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> RunMetrics:
+    """Read the metrics, change them and write them, one process after the other. Returns the new ones."""
+    with FileLock(run / LOCK):
+        metrics = change(read_metrics(run))
+        write_json(run / METRICS, metrics, indent=1)
     return metrics
 
 
-def change_metrics(run: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Read the metrics, change them, write them, one process after the other."""
-    with FileLock(run / LOCK):
-        metrics = read_metrics(run)
-        change(metrics)
-        write_json(run / METRICS, metrics, indent=1)
-
+# Checkpoints
 
 SEAL = "complete.json"
 """Written last, with the digest of every other file: a checkpoint without it was cut off while it was written."""
@@ -94,16 +218,12 @@ SEAL = "complete.json"
 
 def seal(checkpoint: Path) -> None:
     """Declare a checkpoint complete."""
-    digests = {
-        file.name: digest_of_file(file) for file in sorted(checkpoint.iterdir()) if file.is_file() and file.name != SEAL
-    }
-    partial = checkpoint / f"{SEAL}.partial"
-    partial.write_text(json.dumps(digests, indent=1))
-    partial.replace(checkpoint / SEAL)
+    files = [file for file in sorted(checkpoint.iterdir()) if file.is_file() and file.name != SEAL]
+    write_json(checkpoint / SEAL, {file.name: digest_of_file(file) for file in files}, indent=1)
 
 
 def damage(checkpoint: Path) -> str | None:
-    """What is wrong with a checkpoint, or None."""
+    """Say what is wrong with a checkpoint; None if nothing is."""
     try:
         digests = json.loads((checkpoint / SEAL).read_text())
     except (OSError, ValueError):
@@ -119,9 +239,29 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
+def checkpoints(directory: Path) -> list[Path]:
+    """List checkpoints by step, the newest first."""
+    found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[1])
+
+
+def last_good_checkpoint(directory: Path, say: Callable[[str], None]) -> Path | None:
+    """Find the newest checkpoint that is complete and undamaged; `say` a line on each that is passed over."""
+    for checkpoint in checkpoints(directory):
+        wrong = damage(checkpoint)
+        if wrong is None:
+            return checkpoint
+        say(f"{checkpoint}: passed over, {wrong}")
+    return None
+
+
 @contextmanager
 def writing_to(path: Path) -> Iterator[None]:
-    """A disk that is full is an InputError; what was half-written to `path` is removed."""
+    """Turn a full disk into an InputError, and remove what was half-written to `path`."""
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
@@ -138,43 +278,3 @@ def _is_full(error: BaseException, directory: Path) -> bool:
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         return True
     return "No space left" in str(error) or shutil.disk_usage(directory).free < 2**20
-
-
-def checkpoints(directory: Path) -> list[Path]:
-    """Checkpoints by step, the newest first."""
-    found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(found, key=lambda path: int(path.name.split("-")[1]), reverse=True)
-
-
-def claim(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str, float] | None:
-    """See that `directory` is free or holds this very run; the metrics if that run is finished."""
-    if not directory.exists() or not any(directory.iterdir()):
-        return None
-    if not is_run(directory):
-        if {whole_name(path) for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
-            return None  # killed while it was begun
-        raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
-    if overwrite:
-        _empty(directory)
-        return None
-    known = with_defaults(read_config(directory), as_plain(TrainConfig()))
-    if known != as_plain(config):
-        different = sorted(differences(known, as_plain(config)))
-        raise InputError(
-            f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
-            f"--overwrite to replace it."
-        )
-    return read_metrics(directory).get(VALIDATION)  # without it, training did not get to its end
-
-
-def as_plain(config: TrainConfig) -> dict[str, Any]:
-    """In YAML's own types."""
-    return json.loads(json.dumps(asdict(config)))
-
-
-def _empty(directory: Path) -> None:
-    """Remove the files of a run, and nothing else that may stand there."""
-    for name in (CONFIG, LENGTHS, LOG, METRICS, LOCK):
-        (directory / name).unlink(missing_ok=True)
-    for name in (CHECKPOINTS, MODEL, TOKENIZER):
-        shutil.rmtree(directory / name, ignore_errors=True)

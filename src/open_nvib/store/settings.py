@@ -1,36 +1,66 @@
 """Typed settings of preparation, training and evaluation, as YAML and the command line give them."""
 
 import re
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, as_builtins
 
 
-def with_defaults(known: Any, defaults: Any) -> Any:
-    """What is known, and the default of every setting that it does not have: one that is newer than it."""
+def differences(known: Any, now: Any) -> list[str]:
+    """Name the settings that differ, as paths such as model.kappa.
+
+    Both are dataclasses or mappings. `known` may be older than the code: a setting that it lacks has the default of
+    the dataclass `now`.
+    """
+    return sorted(_differences(_with_defaults(as_builtins(known), _defaults(now)), as_builtins(now)))
+
+
+def _defaults(settings: Any) -> dict[str, Any]:
+    if not is_dataclass(settings):
+        return {}
+    made = {f.name: f.default_factory() for f in fields(settings) if f.default_factory is not MISSING}
+    return as_builtins(made | {f.name: f.default for f in fields(settings) if f.default is not MISSING})
+
+
+def _with_defaults(known: Any, defaults: Any) -> Any:
     if not isinstance(known, dict) or not isinstance(defaults, dict):
         return known
-    return {**defaults, **{name: with_defaults(value, defaults.get(name)) for name, value in known.items()}}
+    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
 
 
-def differences(a: Any, b: Any, path: str = "") -> set[str]:
-    """Where they differ, as paths such as model.kappa."""
+def _differences(a: Any, b: Any, path: str = "") -> set[str]:
     if isinstance(a, dict) and isinstance(b, dict):
         names = a.keys() | b.keys()
-        return {d for name in names for d in differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
+        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
     return set() if a == b else {path}
 
 
 def packaged_config(name: str) -> Path | None:
-    """The path of a configuration such as `configs/small/nvae.yaml`: in the installed package, or in the clone."""
+    """Find a configuration such as `configs/small/nvae.yaml` in the installed package or in the clone."""
     package = Path(__file__).parents[1]
     for folder in (package, package.parents[1]):
         if name.startswith("configs/") and ".." not in name and (folder / name).is_file():
             return folder / name
     return None
+
+
+LARGEST_SEED = 2**32 - 1
+"""Every generator of random numbers takes seeds up to this."""
+
+
+def _check_positive(settings: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(settings, name)
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} is {value}, expected more than 0.")
+
+
+def _check_seed(seed: int) -> None:
+    if not 0 <= seed <= LARGEST_SEED:
+        raise ValueError(f"seed is {seed}, expected 0 to {LARGEST_SEED}.")
 
 
 @dataclass(frozen=True)
@@ -56,11 +86,12 @@ class Schedule:
 
     def __post_init__(self) -> None:
         if self.kind == "linear" and self.to_step <= self.from_step:
-            raise ValueError(f"schedule: to_step = {self.to_step}, wanted more than from_step = {self.from_step}.")
+            raise ValueError(f"schedule: to_step = {self.to_step}, expected more than from_step = {self.from_step}.")
         if self.kind == "cyclical" and self.period < 2:
-            raise ValueError(f"schedule: period = {self.period}, wanted at least 2 steps.")
+            raise ValueError(f"schedule: period = {self.period}, expected at least 2 steps.")
 
     def at(self, step: int) -> float:
+        """Return the value at a step."""
         if self.kind == "linear":
             done = (step - self.from_step) / (self.to_step - self.from_step)
         else:
@@ -68,30 +99,15 @@ class Schedule:
         return self.start + (self.end - self.start) * min(1.0, max(0.0, done))
 
 
-def value_at(number: float | Schedule, step: int) -> float:
-    """A constant, or what the schedule says."""
-    return number.at(step) if isinstance(number, Schedule) else float(number)
-
-
-def last_value(number: float | Schedule) -> float:
-    """What the number comes to in the end."""
-    return number.end if isinstance(number, Schedule) else float(number)
-
-
-LARGEST_SEED = 2**32 - 1
-"""What every generator of random numbers takes."""
-
-
-def _check_positive(settings: object, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} is {value}, wanted more than 0.")
+BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """The model: see `TextAutoencoderConfig`. The vocabulary comes with the data.
+    """The model: one encoder and one decoder around a bottleneck. The defaults are the paper's sizes.
+
+    The one definition of these options: `TextAutoencoderConfig` takes its fields from here. The vocabulary comes with
+    the data.
 
     Args:
         bottleneck: t (none), vt (a Gaussian for each vector), vtp (one pooled vector), vts (vectors dropped at a
@@ -103,12 +119,13 @@ class ModelSettings:
         heads: heads of each attention.
         ffn_size: size of the feed-forward layers.
         dropout: share dropped after embeddings, attentions and feed-forward layers.
-        positions: sinusoidal or learned.
+        positions: sinusoidal, which any length has, or learned, up to max_positions.
         max_positions: longest text in tokens.
         tie_word_embeddings: whether the output projection is the embedding matrix.
         pooling: of vtp: mean, max or cls, the first vector.
         stride: of vts: the share of vectors dropped.
-        stride_pooling: of vts: a vector that stays is the mean of its token and of those dropped after it.
+        stride_pooling: of vts: a vector that stays is the mean of its token and of those dropped after it, as NVIB
+            merges them with keep_share.
         alpha0_p: of nvae: the concentration of the prior.
         alpha_activation: of nvae: relu or softplus.
         alpha_unit: of nvae: what a count of 1 of the projection is, one (the paper's) or delta.
@@ -117,7 +134,7 @@ class ModelSettings:
         kl_form: of nvae: expected or exact.
     """
 
-    bottleneck: Literal["t", "vt", "vtp", "vts", "nvae"] = "nvae"
+    bottleneck: BottleneckKind = "nvae"
     d_model: int = 256
     latent_size: int | None = None
     encoder_layers: int = 1
@@ -139,14 +156,29 @@ class ModelSettings:
     kl_form: Literal["expected", "exact"] = "expected"
 
     def __post_init__(self) -> None:
-        _check_positive(self, "d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size")
-        _check_positive(self, "max_positions", "alpha0_p", "kappa")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"dropout is {self.dropout}, wanted a share of at least 0 and below 1.")
-        if not 0 <= self.stride < 1:
-            raise ValueError(f"stride is {self.stride}, wanted a share of at least 0 and below 1.")
-        if self.d_model % self.heads:
-            raise ValueError(f"d_model = {self.d_model} is not a multiple of heads = {self.heads}. Change one.")
+        check_model_options(self)
+
+
+def check_model_options(options: Any) -> None:
+    """Raise a ValueError that names the option if a value of `ModelSettings`, or of a copy of it, is wrong."""
+    _check_positive(options, "d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size")
+    _check_positive(options, "max_positions", "alpha0_p", "kappa")
+    for name in ("dropout", "stride"):
+        if not 0 <= getattr(options, name) < 1:
+            raise ValueError(f"{name} is {getattr(options, name)}, expected a share of at least 0 and below 1.")
+    if options.d_model % options.heads:
+        raise ValueError(f"d_model = {options.d_model} is not a multiple of heads = {options.heads}. Change one.")
+
+
+@dataclass(frozen=True)
+class ScheduledValues:
+    """The numbers of `LossSettings` at one step."""
+
+    lambda_g: float
+    lambda_d: float
+    delta: float
+    alpha_contrast: float | None
+    keep_share: float | None
 
 
 @dataclass(frozen=True)
@@ -169,20 +201,27 @@ class LossSettings:
     keep_share: float | Schedule | None = None
 
     def __post_init__(self) -> None:
-        for end in _ends(self.keep_share):
-            if not 0 < end <= 1:
-                raise ValueError(f"keep_share is {end}, wanted a share above 0 and at most 1.")
-            if 0 in _ends(self.delta):
-                raise ValueError("delta is 0, wanted more with keep_share, whose vectors hold Δ/keep_share.")
-        for end in _ends(self.alpha_contrast):
-            if not 0 <= end <= 1:
-                raise ValueError(f"alpha_contrast is {end}, wanted a number from 0 to 1.")
+        for values in (self._values(lambda schedule: schedule.start), self.at_end()):
+            if values.keep_share is not None and not 0 < values.keep_share <= 1:
+                raise ValueError(f"keep_share is {values.keep_share}, expected a share above 0 and at most 1.")
+            if values.keep_share is not None and values.delta == 0:
+                raise ValueError("delta is 0, expected more with keep_share, whose vectors hold Δ/keep_share.")
+            if values.alpha_contrast is not None and not 0 <= values.alpha_contrast <= 1:
+                raise ValueError(f"alpha_contrast is {values.alpha_contrast}, expected a number from 0 to 1.")
 
+    def at(self, step: int) -> ScheduledValues:
+        """Return the numbers at a step."""
+        return self._values(lambda schedule: schedule.at(step))
 
-def _ends(number: float | Schedule | None) -> tuple[float, ...]:
-    if isinstance(number, Schedule):
-        return number.start, number.end
-    return () if number is None else (number,)
+    def at_end(self) -> ScheduledValues:
+        """Return the numbers at which the schedules end."""
+        return self._values(lambda schedule: schedule.end)
+
+    def _values(self, value_of: Callable[[Schedule], float]) -> ScheduledValues:
+        def number(value: float | Schedule | None) -> Any:
+            return None if value is None else value_of(value) if isinstance(value, Schedule) else float(value)
+
+        return ScheduledValues(**{f.name: number(getattr(self, f.name)) for f in fields(self)})
 
 
 @dataclass(frozen=True)
@@ -220,7 +259,7 @@ class OptimiserSettings:
         _check_positive(self, "steps", "epochs", "batch_size", "accumulate", "learning_rate")
 
     def steps_for(self, sentences: int, processes: int = 1) -> int:
-        """Optimiser steps in all, on that many sentences; the last batch of an epoch is dropped if it is not full."""
+        """Count the optimiser steps on that many sentences; an epoch drops its last batch if that is not full."""
         per_epoch = max(1, sentences // (self.batch_size * self.accumulate * processes))
         return self.steps or max(1, int(per_epoch * self.epochs))
 
@@ -274,8 +313,7 @@ class TrainConfig:
     watch: WatchSettings = field(default_factory=WatchSettings)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.seed <= LARGEST_SEED:
-            raise ValueError(f"seed is {self.seed}, wanted 0 to {LARGEST_SEED}.")
+        _check_seed(self.seed)
 
 
 Layout = Literal["running", "sentences"]
@@ -403,23 +441,13 @@ class EvaluateConfig:
     def __post_init__(self) -> None:
         unknown = [part for part in self.measure if part not in PARTS]
         if unknown or not self.measure:
-            raise ValueError(f"measure is {self.measure}, wanted some of {', '.join(PARTS)}.")
-        least = {
-            "sentences": 0,
-            "samples": 2,
-            "scorer_steps": 1,
-            "latent_sentences": 0,
-            "importance_samples": 1,
-            "interpolations": 1,
-            "interpolation_steps": 2,
-            "seed": 0,
-        }
-        for name, smallest in least.items():
-            value = getattr(self, name)
-            if value < smallest:
-                raise ValueError(f"{name} is {value}, wanted at least {smallest}.")
-        if self.seed > LARGEST_SEED:
-            raise ValueError(f"seed is {self.seed}, wanted at most {LARGEST_SEED}.")
+            raise ValueError(f"measure is {self.measure}, expected some of {', '.join(PARTS)}.")
+        at_least = {"sentences": 0, "samples": 2, "latent_sentences": 0, "interpolation_steps": 2}
+        for name, least in at_least.items():
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}.")
+        _check_positive(self, "scorer_steps", "importance_samples", "interpolations")
+        _check_seed(self.seed)
 
 
 _NOT_IN_RECIPE = ("source", "output", "workers", "column", "dataset_config", "dataset_split", "dataset_revision")

@@ -21,18 +21,17 @@ from open_nvib._records import trusted
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.layer import NVIB
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
-from open_nvib.process import Posterior
-from open_nvib.text.model.bottlenecks import GaussianBottleneck, Latent, latent_kl, make_bottleneck
+from open_nvib.text.model.bottlenecks import Latent, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.layers import DecoderLayer, Embedding, EncoderLayer
 
 IGNORED = -100
-"""The label of a position that is padding."""
+"""Label of padding."""
 
 
 @dataclass
 class LatentOutput(ModelOutput):
-    """A mixture in the form in which `generate()` hands it around: tensors with a batch axis.
+    """A mixture as `generate()` passes it on: tensors with a batch axis.
 
     Args:
         last_hidden_state: the vectors of an ImpulseMixture or the means of a GaussianMixture, (batch, n, p).
@@ -46,11 +45,13 @@ class LatentOutput(ModelOutput):
 
     @staticmethod
     def of(mixture: Mixture) -> "LatentOutput":
+        """Convert a mixture."""
         if isinstance(mixture, ImpulseMixture):
             return LatentOutput(last_hidden_state=mixture.z, log_weight=mixture.log_pi)
         return LatentOutput(last_hidden_state=mixture.mu, log_weight=mixture.log_alpha, log_sigma=mixture.log_sigma)
 
     def mixture(self) -> Mixture:
+        """Convert back."""
         if self.log_sigma is None:
             return trusted(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight)
         return trusted(GaussianMixture, mu=self.last_hidden_state, log_sigma=self.log_sigma, log_alpha=self.log_weight)
@@ -58,7 +59,7 @@ class LatentOutput(ModelOutput):
 
 @dataclass
 class AutoencoderOutput(ModelOutput):
-    """What a forward pass gives. The parts of the loss are scaled as in the loss and not yet weighted by λ′.
+    """The result of a forward pass. The parts of the loss are scaled as in the loss and not yet weighted by λ′.
 
     Args:
         loss: cross_entropy + λ′_G·kl_gaussian + λ′_D·kl_dirichlet.
@@ -82,7 +83,7 @@ class AutoencoderOutput(ModelOutput):
 
 
 class TextEncoder(nn.Module):
-    """Tokens to latent. Called by `generate()`, it returns the mean, what to decode from at test time."""
+    """Tokens to latent. `generate()` calls it and decodes from the mean, as is done at test time."""
 
     main_input_name = "input_ids"
 
@@ -94,13 +95,14 @@ class TextEncoder(nn.Module):
         self.bottleneck = make_bottleneck(config)
 
     def hidden_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """What the bottleneck is given, for each token."""
+        """Return the input of the bottleneck, a vector for each token."""
         hidden = self.embedding(input_ids)
         for layer in self.layers:
             hidden = layer(hidden, mask)
         return self.norm(hidden)
 
     def posterior(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Latent:
+        """Return the latent of each text; all tokens are real without a mask."""
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
         return self.bottleneck(self.hidden_states(input_ids, mask), mask)
 
@@ -109,7 +111,7 @@ class TextEncoder(nn.Module):
 
 
 class TextDecoder(nn.Module):
-    """Embedded tokens so far and a mixture to the hidden states that predict what comes next."""
+    """The embedded tokens so far and a mixture to the hidden states that predict the next tokens."""
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
@@ -117,7 +119,7 @@ class TextDecoder(nn.Module):
         self.norm = nn.LayerNorm(config.d_model)
 
     def project(self, mixture: Mixture) -> list[Projected]:
-        """The mixture as each layer reads it: once for each sequence."""
+        """Project the mixture for each layer, once for a whole sequence."""
         return [layer.cross_attention.project(mixture) for layer in self.layers]  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
 
     def forward(self, hidden: Tensor, memories: list[Projected], cache: Cache | None = None) -> Tensor:
@@ -127,7 +129,7 @@ class TextDecoder(nn.Module):
 
 
 class TextAutoencoder(PreTrainedModel, GenerationMixin):
-    """T, VT, VTP, VTS and NVAE: the bottleneck is the one thing they differ in."""
+    """T, VT, VTP, VTS and NVAE, which differ in the bottleneck only."""
 
     config_class = TextAutoencoderConfig
     base_model_prefix = "autoencoder"
@@ -141,8 +143,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         self.decoder = TextDecoder(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
         self.post_init()
-        if isinstance(self.encoder.bottleneck, GaussianBottleneck):
-            self.encoder.bottleneck.reset_parameters()  # transformers passes over modules that only hold others
+        self.encoder.bottleneck.reset_parameters()  # transformers passes over modules that only hold others
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> TextEncoder:
         return self.encoder
@@ -191,17 +192,17 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
     ) -> AutoencoderOutput:
-        """With `labels`, the loss of reconstructing them from `input_ids`; without, the logits of `decoder_input_ids`.
+        """Compute the loss of reconstructing `labels`; without labels, the logits of `decoder_input_ids`.
 
         Args:
             input_ids: the text to encode, (batch, n).
-            attention_mask: which of it is real; all if not given.
+            attention_mask: 1 where a token is real; all are if not given.
             labels: the text to predict with its end, (batch, n + 1), -100 on padding.
             encoder_outputs: a latent to decode from instead, see `LatentOutput.of`.
             sample: decode from a sample of the latent, as training does, and not from its mean.
             lambda_g: λ′_G; the configuration's if not given.
             lambda_d: λ′_D; likewise.
-            num_items_in_batch: what the cross-entropy is divided by; the number of real labels if not given.
+            num_items_in_batch: divides the cross-entropy; the number of real labels if not given.
         """
         if labels is not None:
             assert input_ids is not None
@@ -234,35 +235,32 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
     ) -> AutoencoderOutput:
         latent = self.encoder.posterior(input_ids, attention_mask)
         bottleneck = self.encoder.bottleneck
-        mixture = bottleneck.sample(latent) if sample else latent.mean()  # pyright: ignore[reportArgumentType]
+        mixture = bottleneck.sample(latent) if sample else latent.mean()
         hidden = self.decoder(self.encoder.embedding(self.shift_right(labels)), self.decoder.project(mixture))
         real = labels != IGNORED
         logits = self.head(hidden[real])  # of real tokens only: most of the work is here
         total = F.cross_entropy(logits.float(), labels[real], reduction="sum")
         cross_entropy = total / (real.sum() if num_items_in_batch is None else num_items_in_batch)
-        kl = latent_kl(bottleneck, latent)
+        kl = bottleneck.kl(latent)
         n = latent.lengths.clamp(min=1)
         kl_gaussian = (kl.gaussian / (n * self.config.p)).mean()
         kl_dirichlet = (kl.dirichlet / n).mean()
         weight_g = self.config.lambda_g if lambda_g is None else lambda_g
         weight_d = self.config.lambda_d if lambda_d is None else lambda_d
-        output = AutoencoderOutput(
+        return AutoencoderOutput(
             loss=cross_entropy + weight_g * kl_gaussian + weight_d * kl_dirichlet,
             cross_entropy=cross_entropy.detach(),
             kl_gaussian=kl_gaussian.detach(),
             kl_dirichlet=kl_dirichlet.detach(),
             kept=latent.kept.mean().detach(),
+            alpha0=None if latent.alpha0 is None else latent.alpha0.mean().detach(),
+            sigma=bottleneck.mean_sigma(latent),
         )
-        if isinstance(latent, Posterior):
-            output.alpha0 = latent.alpha0.mean().detach()
-        if not hasattr(latent, "z"):
-            real_vectors = latent.mask if not isinstance(latent, Posterior) else latent.mask & (latent.alpha > 0)
-            output.sigma = latent.log_sigma.detach()[real_vectors].exp().mean()  # pyright: ignore[reportAttributeAccessIssue]
-        return output
 
     def shift_right(self, labels: Tensor) -> Tensor:
-        """What the decoder has seen when it predicts `labels`: the start, then all but the last of them."""
-        shifted = labels.roll(1, dims=-1).masked_fill(labels.roll(1, dims=-1) == IGNORED, self.config.pad_token_id)
+        """Return the decoder's input when it predicts `labels`: the start, then all but the last of them."""
+        shifted = labels.roll(1, dims=-1)
+        shifted = shifted.masked_fill(shifted == IGNORED, self.config.pad_token_id)
         shifted[:, 0] = self.config.decoder_start_token_id
         return shifted
 

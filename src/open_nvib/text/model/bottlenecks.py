@@ -1,13 +1,17 @@
-"""What stands between encoder and decoder: T, VT, VTP, VTS and NVAE, each hidden states in, a latent out.
+"""Bottlenecks between encoder and decoder: T, VT, VTP, VTS and NVAE, each hidden states in, a latent out.
 
-A latent has `mean()`, a mixture to attend to at test time, `kl()`, `kept` and `lengths`; the bottleneck draws `sample`s
-of it and of its `prior`. Attention over the plain sets of vectors of all but NVAE is denoising attention with the
-weights of `eq:probZ`, so that the decoder has one kind of cross-attention.
+A latent is a `Posterior` (NVAE) or a `VectorLatent` (all others). Both have `mean()`, the mixture to attend to at test
+time, `mix(other, weight)`, `kept`, `lengths`, `mask`, `mu`, and `log_sigma`, `alpha` and `alpha0`, which are None where
+a kind has none. What else differs is a method of the bottleneck. Attention over the plain sets of vectors of all but
+NVAE is denoising attention with the weights of `eq:probZ`, so that the decoder has one kind of cross-attention.
 """
 
 from dataclasses import dataclass, replace
+from inspect import signature
+from typing import Any, ClassVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
@@ -18,24 +22,31 @@ from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX
 from open_nvib.merging import gather
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL, KLForm, Posterior
+from open_nvib.store.settings import ScheduledValues
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 
 def plain_mixture(z: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"], d: int) -> ImpulseMixture:
-    """The weights of `eq:probZ`, ‖z‖²/2√d as logarithms, with which denoising attention is ordinary attention."""
+    """Give vectors the weights of `eq:probZ`, ‖z‖²/2√d as logarithms, so that denoising is ordinary attention."""
     log_pi = 0.5 * d**-0.5 * z.square().sum(-1)
     return trusted(ImpulseMixture, z=z, log_pi=log_pi.masked_fill(~mask, -torch.inf))
 
 
 @dataclass(frozen=True, eq=False)
 class VectorLatent(BatchRecord):
-    """A set of vectors, each with a Gaussian of its own; `log_sigma` -inf is a vector without noise and without KL."""
+    """A set of vectors for each text, each with a Gaussian of its own; without noise, `log_sigma` is None.
+
+    `mask` is True where there is a vector, `lengths` counts the tokens of each text.
+    """
 
     mu: Float[Tensor, "batch n p"]
-    log_sigma: Float[Tensor, "batch n p"]
+    log_sigma: Float[Tensor, "batch n p"] | None
     mask: Bool[Tensor, "batch n"]
     lengths: Int[Tensor, " batch"]
     d: int
+
+    alpha: ClassVar[None] = None
+    alpha0: ClassVar[None] = None
 
     @property
     def kept(self) -> Float[Tensor, " batch"]:
@@ -43,127 +54,234 @@ class VectorLatent(BatchRecord):
         return self.mask.sum(-1) / self.lengths.clamp(min=1)
 
     def mean(self) -> ImpulseMixture:
+        """Return the means of the vectors, the mixture to attend to at test time."""
         return plain_mixture(self.mu, self.mask, self.d)
 
+    def sample(self, generator: torch.Generator | None = None) -> ImpulseMixture:
+        """Draw each vector from its Gaussian."""
+        if self.log_sigma is None:
+            return self.mean()
+        noise = torch.randn(self.mu.shape, dtype=self.mu.dtype, device=self.mu.device, generator=generator)
+        return plain_mixture(self.mu + self.log_sigma.exp() * noise, self.mask, self.d)
+
     def kl(self) -> KL:
-        gaussian = torch.where(self.mask, gaussian_kl(self.mu, self.log_sigma), 0.0).sum(-1)
+        """KL to unit Gaussians, for each text; it has no Dirichlet part."""
+        each = self.vector_kl()
+        zero = torch.zeros(len(self.mu), device=self.mu.device)
+        gaussian = zero if each is None else torch.where(self.mask, each, 0.0).sum(-1)
         return KL(dirichlet=torch.zeros_like(gaussian), gaussian=gaussian)
 
+    def vector_kl(self) -> Float[Tensor, "batch n"] | None:
+        """KL of each vector to a unit Gaussian; None without noise."""
+        return None if self.log_sigma is None else gaussian_kl(self.mu, self.log_sigma)
 
-class PlainBottleneck(nn.Module):
+    def mix(self, other: "VectorLatent", weight: float) -> ImpulseMixture:
+        """Return a point on the path between two texts of one batch: (1 − weight)·z + weight·z′, place by place.
+
+        Where one text has no vector, that of the other fades.
+        """
+        z = (1 - weight) * self.mu * self.mask.unsqueeze(-1) + weight * other.mu * other.mask.unsqueeze(-1)
+        present = (self.mask & (weight < 1)) | (other.mask & (weight > 0))
+        return plain_mixture(z, present, self.d)
+
+
+Latent = VectorLatent | Posterior
+Hidden = Float[Tensor, "batch n size"]
+TokenMask = Bool[Tensor, "batch n"]
+
+
+class Bottleneck(nn.Module):
+    """The one part in which the models differ. The methods here are those of the kinds with a `VectorLatent`.
+
+    Attributes:
+        has_prior: whether there is a prior to generate from.
+        pooled: whether one vector stands for all tokens.
+        can_drop: whether each token has a vector that training may drop.
+        delta: Δ of the prior; None if the prior has none.
+    """
+
+    has_prior: bool = True
+    pooled: bool = False
+    can_drop: bool = False
+
+    @property
+    def delta(self) -> float | None:
+        return None
+
+    def reset_parameters(self) -> None:
+        """Initialise what `TextAutoencoder` does not."""
+
+    def set_schedule(self, values: ScheduledValues) -> None:
+        """Set what the loss settings schedule inside the bottleneck."""
+
+    def scheduled(self) -> dict[str, float]:
+        """Return what `set_schedule` set, by name, in the precision of the layer."""
+        return {}
+
+    def sample(self, latent: Any, generator: torch.Generator | None = None) -> ImpulseMixture:
+        """Draw a sample of a latent, which training decodes."""
+        return latent.sample(generator)
+
+    def prior(
+        self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
+    ) -> ImpulseMixture:
+        """Draw a latent from the prior for a text of each length; `delta` replaces Δ where the prior has one."""
+        raise ValueError("this bottleneck has no prior to sample from. Train 'vt', 'vts' or 'nvae'.")
+
+    def kl(self, latent: Any) -> KL:
+        """Return the two parts of the KL in the loss, for each text."""
+        return latent.kl()
+
+    def vector_kl(self, latent: Any) -> Float[Tensor, "batch n"] | None:
+        """Return the KL of each vector to the prior's Gaussian; None for vectors without noise."""
+        return latent.vector_kl()
+
+    def weights(self, latent: Any) -> Float[Tensor, "batch n"]:
+        """Return the share of each vector in the weight of the latent."""
+        return latent.mask.double() / latent.mask.sum(-1, keepdim=True).clamp(min=1)
+
+    def kept_vectors(self, latent: Any) -> Bool[Tensor, "batch n"]:
+        """Say which entries of the latent are vectors of tokens: not padding, dropped, or the prior's component."""
+        return latent.mask
+
+    def mean_sigma(self, latent: Any) -> Float[Tensor, ""] | None:
+        """Return the mean standard deviation of all vectors, the prior's component included; None without noise."""
+        return None if latent.log_sigma is None else latent.log_sigma.detach()[latent.mask].exp().mean()
+
+    def component_of_token(self, hidden: Hidden, mask: TokenMask) -> Int[Tensor, "batch n"]:
+        """Return the index in the latent of the vector that holds most of each token; -1 for a dropped token."""
+        kept = self(hidden, mask).mask
+        kept = F.pad(kept, (0, mask.shape[1] - kept.shape[1]))
+        return torch.where(kept, torch.arange(mask.shape[1], device=mask.device), -1)
+
+    def vectors_of_tokens(self, hidden: Hidden, mask: TokenMask) -> Float[Tensor, "batch n"]:
+        """Return the share of a vector that each token has: 1 for one of its own, 0 if dropped and on padding."""
+        if self.pooled:
+            raise ValueError("vectors_of_tokens: a pooled latent has one vector for all tokens and none for each.")
+        return self(hidden, mask).mask.float()
+
+
+class PlainBottleneck(Bottleneck):
     """T: the vectors as they are. No prior, so nothing can be generated from it."""
+
+    has_prior = False
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
         self.d = config.d_model // config.heads
         self.project = nn.Identity() if config.p == config.d_model else nn.Linear(config.d_model, config.p)
 
-    def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"]) -> "PlainLatent":
-        return PlainLatent(z=self.project(hidden), mask=mask, d=self.d)
-
-    def sample(self, latent: "PlainLatent", generator: torch.Generator | None = None) -> ImpulseMixture:
-        return latent.mean()
-
-    def prior(self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None) -> ImpulseMixture:
-        raise ValueError(
-            "bottleneck 't': a plain Transformer has no prior to sample from. Train 'vt', 'vts' or 'nvae'."
-        )
+    def forward(self, hidden: Hidden, mask: TokenMask) -> VectorLatent:
+        return VectorLatent(mu=self.project(hidden), log_sigma=None, mask=mask, lengths=mask.sum(-1), d=self.d)
 
 
-@dataclass(frozen=True, eq=False)
-class PlainLatent(BatchRecord):
-    """The encoder's vectors, without noise."""
-
-    z: Float[Tensor, "batch n p"]
-    mask: Bool[Tensor, "batch n"]
-    d: int
-
-    @property
-    def lengths(self) -> Int[Tensor, " batch"]:
-        return self.mask.sum(-1)
-
-    @property
-    def kept(self) -> Float[Tensor, " batch"]:
-        return torch.ones_like(self.z[:, 0, 0])
-
-    def mean(self) -> ImpulseMixture:
-        return plain_mixture(self.z, self.mask, self.d)
-
-    def kl(self) -> KL:
-        zero = torch.zeros(len(self.z), device=self.z.device)
-        return KL(dirichlet=zero, gaussian=zero)
-
-
-class GaussianBottleneck(nn.Module):
-    """VT, VTP and VTS: a Gaussian for each vector, after pooling all into one or keeping some at a stride."""
+class GaussianBottleneck(Bottleneck):
+    """VT: a Gaussian for each vector. VTP and VTS change which vectors there are."""
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
         self.d = config.d_model // config.heads
-        self.pooling = config.pooling if config.bottleneck == "vtp" else None
-        self.stride = config.stride if config.bottleneck == "vts" else 0.0
-        self.stride_pooling = config.stride_pooling
         self.to_mu = nn.Linear(config.d_model, config.p)
         self.to_log_sigma = nn.Linear(config.d_model, config.p)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As NVIB's: less noise than the prior's to start with."""
+        """Initialise as NVIB does, with less noise than the prior's."""
         self.to_mu.reset_parameters()
         nn.init.normal_(self.to_log_sigma.weight, std=INITIAL_WEIGHT_STD)
         nn.init.constant_(self.to_log_sigma.bias, INITIAL_LOG_SIGMA)
 
-    def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"]) -> VectorLatent:
+    def select(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+        """Return the hidden states that become vectors, and a mask of where there is one."""
+        return hidden, mask
+
+    def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch n"]:
+        """Return the mask of `select` for texts of which only the mask is known."""
+        return mask
+
+    def forward(self, hidden: Hidden, mask: TokenMask) -> VectorLatent:
         lengths = mask.sum(-1)
-        if self.pooling is not None:
-            hidden, mask = pool(hidden, mask, self.pooling), torch.ones_like(mask[:, :1])
-        elif self.stride:
-            if self.stride_pooling:
-                gathered = gather(mask.float(), hidden, per_component=1 / (1 - self.stride))
-                hidden, mask = gathered.hidden, gathered.alpha > 0
-            else:
-                mask = mask & kept_at_stride(mask.shape[1], self.stride).to(mask.device)
+        hidden, mask = self.select(hidden, mask)
         log_sigma = self.to_log_sigma(hidden).float().clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)
 
-    def sample(self, latent: VectorLatent, generator: torch.Generator | None = None) -> ImpulseMixture:
-        noise = torch.randn(latent.mu.shape, dtype=latent.mu.dtype, device=latent.mu.device, generator=generator)
-        return plain_mixture(latent.mu + latent.log_sigma.exp() * noise, latent.mask, self.d)
-
-    def prior(self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None) -> ImpulseMixture:
-        """Unit Gaussian vectors, as many as a text of that length has."""
+    def prior(
+        self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
+    ) -> ImpulseMixture:
+        """Draw unit Gaussian vectors, as many as a text of each length has."""
+        if delta is not None:
+            raise ValueError(f"delta is {delta}, expected none: it belongs to the prior of 'nvae'.")
         weight = self.to_mu.weight
-        if self.pooling is not None:
-            mask = torch.ones(len(lengths), 1, dtype=torch.bool, device=weight.device)
-        else:
-            n = int(lengths.max())
-            real = torch.arange(n, device=weight.device) < lengths.to(weight.device).unsqueeze(-1)
-            mask = real & kept_at_stride(n, self.stride).to(weight.device)
+        mask = self.select_prior(
+            torch.arange(int(lengths.max()), device=weight.device) < lengths.to(weight.device).unsqueeze(-1)
+        )
         noise = torch.randn(*mask.shape, len(weight), device=weight.device, generator=generator)
         return plain_mixture(noise, mask, self.d)
 
 
-class NVIBBottleneck(nn.Module):
+class PooledBottleneck(GaussianBottleneck):
+    """VTP: all vectors pooled into one."""
+
+    pooled = True
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__(config)
+        self.pooling = config.pooling
+
+    def select(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+        return pool(hidden, mask, self.pooling), self.select_prior(mask)
+
+    def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch 1"]:
+        return torch.ones_like(mask[:, :1])
+
+
+class StridedBottleneck(GaussianBottleneck):
+    """VTS: vectors dropped at a stride."""
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__(config)
+        self.stride, self.stride_pooling = config.stride, config.stride_pooling
+
+    def select(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+        if self.stride and self.stride_pooling:
+            merged = gather(mask.float(), hidden, per_component=1 / (1 - self.stride))
+            return merged.hidden, merged.alpha > 0
+        return hidden, self.select_prior(mask)
+
+    def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch n"]:
+        return mask & kept_at_stride(mask.shape[1], self.stride).to(mask.device)
+
+
+class NVIBBottleneck(Bottleneck):
     """NVAE: the nonparametric bottleneck, with the choices of its configuration."""
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
-        self.nvib = NVIB(
-            config.p,
-            input_size=config.d_model,
-            alpha0_p=config.alpha0_p,
-            delta=config.delta,
-            alpha_activation=config.alpha_activation,
-            alpha_unit=config.alpha_unit,
-            alpha_contrast=config.alpha_contrast,
-            keep_share=config.keep_share,
-        )
+        # every option of NVIB that the configuration has, by its name
+        options = {name: getattr(config, name) for name in signature(NVIB).parameters if hasattr(config, name)}
+        self.nvib = NVIB(**options, input_size=config.d_model)
+        self.can_drop = config.keep_share is None
         self.kappa: int = config.kappa
         self.method: Method = config.gamma_method
         self.form: KLForm = config.kl_form
 
-    def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"]) -> Posterior:
+    def forward(self, hidden: Hidden, mask: TokenMask) -> Posterior:
         return self.nvib(hidden, mask)
+
+    @property
+    def delta(self) -> float:
+        return self.nvib.delta.item()
+
+    def set_schedule(self, values: ScheduledValues) -> None:
+        self.nvib.set_delta(values.delta)
+        if values.alpha_contrast is not None:
+            self.nvib.set_alpha_contrast(values.alpha_contrast)
+        if values.keep_share is not None:
+            self.nvib.set_keep_share(values.keep_share)
+
+    def scheduled(self) -> dict[str, float]:
+        found = {name: getattr(self.nvib, name) for name in ("delta", "keep_share", "alpha_contrast")}
+        return {name: value.item() for name, value in found.items() if value is not None}
 
     def sample(self, latent: Posterior, generator: torch.Generator | None = None) -> ImpulseMixture:
         return latent.sample(self.kappa, self.method, generator)
@@ -171,34 +289,54 @@ class NVIBBottleneck(nn.Module):
     def prior(
         self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
     ) -> ImpulseMixture:
-        """A latent for a text of each length; with another Δ than the model's, if given."""
         prior = self.nvib.prior
         if delta is not None:
             prior = replace(prior, delta=torch.full_like(prior.delta, delta))
         return prior.sample(lengths, kappa=self.kappa, method=self.method, generator=generator)
 
+    def kl(self, latent: Posterior) -> KL:
+        return latent.kl(self.form, kappa=self.kappa)
 
-Latent = PlainLatent | VectorLatent | Posterior
-Bottleneck = PlainBottleneck | GaussianBottleneck | NVIBBottleneck
+    def vector_kl(self, latent: Posterior) -> Float[Tensor, "batch n"]:
+        prior = latent.prior
+        return gaussian_kl(latent.mu, latent.log_sigma, prior_mu=prior.mu, prior_log_sigma=prior.log_sigma)
+
+    def weights(self, latent: Posterior) -> Float[Tensor, "batch n"]:
+        return latent.alpha / latent.alpha0.unsqueeze(-1)
+
+    def kept_vectors(self, latent: Posterior) -> Bool[Tensor, "batch n"]:
+        kept = latent.mask & (latent.alpha > 0)
+        return F.pad(kept[:, :-1], (0, 1))
+
+    def mean_sigma(self, latent: Posterior) -> Float[Tensor, ""]:
+        return latent.log_sigma.detach()[latent.mask & (latent.alpha > 0)].exp().mean()
+
+    def component_of_token(self, hidden: Hidden, mask: TokenMask) -> Int[Tensor, "batch n"]:
+        return self.nvib.homes(hidden, mask)
+
+    def vectors_of_tokens(self, hidden: Hidden, mask: TokenMask) -> Float[Tensor, "batch n"]:
+        alpha = self.nvib.pseudo_counts(hidden, mask)
+        if self.can_drop:
+            return (alpha > 0).float()
+        return (alpha / self.nvib.per_vector).clamp(max=1.0).float()  # the part of a shared vector that a token fills
+
+
+BOTTLENECKS: dict[str, type[Bottleneck]] = {
+    "t": PlainBottleneck,
+    "vt": GaussianBottleneck,
+    "vtp": PooledBottleneck,
+    "vts": StridedBottleneck,
+    "nvae": NVIBBottleneck,
+}
 
 
 def make_bottleneck(config: TextAutoencoderConfig) -> Bottleneck:
-    kinds = {"t": PlainBottleneck, "nvae": NVIBBottleneck}
-    return kinds.get(config.bottleneck, GaussianBottleneck)(config)
+    """Build the bottleneck that the configuration names."""
+    return BOTTLENECKS[config.bottleneck](config)
 
 
-def latent_kl(bottleneck: Bottleneck, latent: Latent) -> KL:
-    """The two parts of the KL, for each text."""
-    if isinstance(latent, Posterior):
-        assert isinstance(bottleneck, NVIBBottleneck)
-        return latent.kl(bottleneck.form, kappa=bottleneck.kappa)
-    return latent.kl()
-
-
-def pool(
-    hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"], how: str
-) -> Float[Tensor, "batch 1 size"]:
-    """One vector of the real ones: their mean, their maximum in each dimension, or the first."""
+def pool(hidden: Hidden, mask: TokenMask, how: str) -> Float[Tensor, "batch 1 size"]:
+    """Pool the real vectors into one: their mean, their maximum in each dimension, or the first (cls)."""
     if how == "cls":
         return hidden[:, :1]
     real = mask.unsqueeze(-1)
@@ -208,7 +346,7 @@ def pool(
 
 
 def kept_at_stride(n: int, share_dropped: float) -> Bool[Tensor, " n"]:
-    """Which of n positions stay when a share is dropped evenly; the first always does.
+    """Say which of n positions stay when a share is dropped evenly; the first always does.
 
     0.5 drops every second, 0.25 every fourth; 0.75 keeps every fourth, 0.9 every tenth.
     """

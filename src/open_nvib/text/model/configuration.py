@@ -1,46 +1,39 @@
 """The configuration of a text autoencoder, as Hugging Face saves and loads it."""
 
-from typing import ClassVar, Literal
+from dataclasses import field, fields, make_dataclass
+from typing import Any, ClassVar, get_args
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]
+from open_nvib.store.settings import LossSettings, ModelSettings, ScheduledValues, check_model_options
+
+
+def _options() -> list[tuple[str, Any, Any]]:
+    """Name, type and default of every option of the model, from where it is defined."""
+    types = {option.name: option.type for kind in (ModelSettings, ScheduledValues) for option in fields(kind)}
+    options = [*fields(ModelSettings), *fields(LossSettings)]
+    return [(option.name, _or_int(types[option.name]), field(default=option.default)) for option in options]
+
+
+def _or_int(hint: Any) -> Any:
+    """A whole number is a float in YAML and in Python, but not for `strict`."""
+    return hint | int if hint is float or float in get_args(hint) else hint
+
+
+_Options: Any = make_dataclass("_Options", _options(), init=False, repr=False, eq=False)
 
 
 @strict
-class TextAutoencoderConfig(PreTrainedConfig):
-    """One encoder and one decoder around a bottleneck. The defaults are the paper's sizes.
+class TextAutoencoderConfig(_Options, PreTrainedConfig):
+    """The options of `ModelSettings`, those of `LossSettings` as numbers, and the tokens of the vocabulary.
 
     Attributes:
         vocab_size: number of tokens.
-        d_model: size of embeddings and hidden states.
-        latent_size: size of a latent vector; `d_model` if not given.
-        encoder_layers: number of encoder layers.
-        decoder_layers: number of decoder layers.
-        heads: heads of each attention.
-        ffn_size: size of the feed-forward layers.
-        dropout: share dropped after embeddings, attentions and feed-forward layers.
-        positions: "sinusoidal", which any length has, or "learned" up to `max_positions`.
-        max_positions: longest text in tokens.
-        tie_word_embeddings: whether the output projection is the embedding matrix.
-        bottleneck: "t" (none), "vt" (a Gaussian for each vector), "vtp" (one pooled vector), "vts" (vectors dropped at
-            a stride) or "nvae" (NVIB).
-        pooling: of "vtp": "mean", "max" or "cls", the first vector.
-        stride: of "vts": the share of vectors dropped.
-        stride_pooling: of "vts": whether a vector that stays is the mean of its token and of those dropped after it, as
-            NVIB gathers them with `keep_share`, and not that of its token alone.
-        alpha0_p: of "nvae": see `open_nvib.NVIB`.
-        delta: of "nvae": likewise.
-        alpha_activation: of "nvae": likewise.
-        alpha_unit: of "nvae": likewise.
-        alpha_contrast: of "nvae": likewise.
-        keep_share: of "nvae": likewise.
-        gamma_method: of "nvae": how weights are sampled, "paper" or "implicit".
-        kappa: of "nvae": vectors sampled from each component.
-        kl_form: of "nvae": "expected" or "exact".
-        lambda_g: weight λ′_G of L_G in the loss.
-        lambda_d: weight λ′_D of L_D in the loss.
+        pad_token_id: of padding.
+        bos_token_id: of the start of a text.
+        eos_token_id: of its end.
+        decoder_start_token_id: of what the decoder is given first.
     """
 
     model_type = "open_nvib"
@@ -51,43 +44,15 @@ class TextAutoencoderConfig(PreTrainedConfig):
     }
 
     vocab_size: int = 30522
-    d_model: int = 256
-    latent_size: int | None = None
-    encoder_layers: int = 1
-    decoder_layers: int = 1
-    heads: int = 1
-    ffn_size: int = 256
-    dropout: float | int = 0.1
-    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
-    max_positions: int = 512
-    bottleneck: BottleneckKind = "nvae"
-    pooling: Literal["mean", "max", "cls"] = "mean"
-    stride: float | int = 0.5
-    stride_pooling: bool = False
-    alpha0_p: float | int = 1.0
-    delta: float | int = 1.0
-    alpha_activation: Literal["relu", "softplus"] = "relu"
-    alpha_unit: Literal["one", "delta"] = "one"
-    alpha_contrast: float | int | None = None
-    keep_share: float | int | None = None
-    gamma_method: Literal["paper", "implicit"] = "paper"
-    kappa: int = 1
-    kl_form: Literal["expected", "exact"] = "expected"
-    lambda_g: float | int = 0.01
-    lambda_d: float | int = 1.0
     pad_token_id: int | None = 0
     bos_token_id: int | None = 101
     eos_token_id: int | list[int] | None = 102
     decoder_start_token_id: int | None = 101
     is_encoder_decoder: bool = True
-    tie_word_embeddings: bool = False
 
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
-        if self.d_model % self.heads:
-            raise ValueError(f"d_model = {self.d_model} is not a multiple of heads = {self.heads}. Change one.")
-        if not 0 <= self.stride < 1:
-            raise ValueError(f"stride is {self.stride}, wanted a share of at least 0 and below 1.")
+        check_model_options(self)
 
     @property
     def p(self) -> int:

@@ -23,7 +23,7 @@ class Embedding(nn.Module):
         self.dropout = nn.Dropout(config.dropout)
 
     def forward(self, ids: Int[Tensor, "batch n"], *, first: int = 0) -> Float[Tensor, "batch n size"]:
-        """`first` is the position of the first token: where decoding has got to."""
+        """Embed tokens; `first` is the position of the first one, above 0 in the middle of decoding."""
         tokens = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
         where = torch.arange(first, first + ids.shape[1], device=ids.device)
         positions = sinusoids(where, tokens.shape[-1]) if self.positions is None else self.positions(where)
@@ -31,7 +31,7 @@ class Embedding(nn.Module):
 
 
 def sinusoids(where: Int[Tensor, " n"], size: int) -> Float[Tensor, "n size"]:
-    """Sines and cosines of geometrically spaced frequencies."""
+    """Encode positions as sines and cosines of geometrically spaced frequencies."""
     half = (size + 1) // 2
     rates = torch.exp(torch.arange(half, device=where.device) * (-math.log(10_000.0) / max(1, half)))
     angles = where.unsqueeze(-1) * rates
@@ -60,13 +60,15 @@ class SelfAttention(nn.Module):
             k, v = cache.update(k, v, self.index)
         new, seen = q.shape[2], k.shape[2]
         allowed = None if mask is None else mask[:, None, None, :]
-        if causal and 1 < new < seen:  # a query sees what came before these, too
+        if causal and 1 < new < seen:  # a query also sees the cached tokens
             allowed, causal = torch.ones(new, seen, dtype=torch.bool, device=q.device).tril(seen - new), False
         attended = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal and new > 1)
         return self.to_output(attended.transpose(1, 2).flatten(2))
 
 
 class FeedForward(nn.Sequential):
+    """Two linear layers with a ReLU between them."""
+
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__(
             nn.Linear(config.d_model, config.ffn_size), nn.ReLU(), nn.Linear(config.ffn_size, config.d_model)
@@ -74,6 +76,8 @@ class FeedForward(nn.Sequential):
 
 
 class EncoderLayer(nn.Module):
+    """Self-attention, then a feed-forward layer."""
+
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
         self.attention = SelfAttention(config)
@@ -87,6 +91,8 @@ class EncoderLayer(nn.Module):
 
 
 class DecoderLayer(nn.Module):
+    """Causal self-attention, denoising attention over the latent, then a feed-forward layer."""
+
     def __init__(self, config: TextAutoencoderConfig, index: int) -> None:
         super().__init__()
         self.attention = SelfAttention(config, index)

@@ -1,15 +1,13 @@
 """`train`: a configuration and prepared data to a run directory."""
 
-import json
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-import yaml
 from accelerate import PartialState
 from datasets import Dataset
 from transformers import TrainerCallback, TrainingArguments, set_seed
@@ -17,41 +15,40 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.files import InputError, digest_of_file, write_json, write_text
+from open_nvib.store.files import InputError, as_builtins, digest_of_file, from_builtins
 from open_nvib.store.runs import (
     CHECKPOINTS,
-    CONFIG,
-    EVALUATIONS,
-    LENGTHS,
-    LOG,
     MODEL,
     TOKENIZER,
-    VALIDATION,
     WEIGHTS,
-    as_plain,
+    Lengths,
+    RunMetrics,
     change_metrics,
-    checkpoints,
-    claim,
-    damage,
+    claim_directory,
+    cut_log,
+    last_good_checkpoint,
+    step_of,
+    write_config,
+    write_lengths,
     writing_to,
 )
-from open_nvib.store.settings import TrainConfig, last_value
+from open_nvib.store.settings import Recipe, TrainConfig
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.training.console import Bar, Console
-from open_nvib.text.training.trainer import AutoencoderTrainer
+from open_nvib.text.training.trainer import AutoencoderTrainer, ProgressBar, RunLog
 
 
 @dataclass(frozen=True)
 class Sentences(torch.utils.data.Dataset[dict[str, np.ndarray]]):
-    """The training sentences as one array of tokens and where each begins: an index costs next to nothing."""
+    """The training sentences as one array of tokens and where each begins, so that an index costs next to nothing."""
 
     tokens: np.ndarray
     starts: np.ndarray
 
     @staticmethod
     def of(rows: Dataset) -> "Sentences":
+        """Read the column `input_ids`."""
         column = rows.with_format("arrow")[:]["input_ids"].combine_chunks()
         starts = column.offsets.to_numpy()
         return Sentences(np.array(column.flatten().to_numpy()), starts - starts[0])
@@ -73,11 +70,16 @@ def train(
     *,
     overwrite: bool = False,
     callbacks: Sequence[TrainerCallback] = (),
-) -> dict[str, float]:
+) -> dict[str, float | None]:
     """Train, or go on training, and write everything that later commands need to `output`.
 
     The same configuration again goes on from the last good checkpoint; another one is an InputError unless `overwrite`.
-    `callbacks` of the Hugging Face Trainer may look on.
+
+    Args:
+        config: the settings.
+        output: the run directory.
+        overwrite: replace a run with other settings.
+        callbacks: of the Hugging Face Trainer.
 
     Returns:
         The metrics of the model that was kept, on validation data.
@@ -90,7 +92,7 @@ def train(
     _check_trackers(config.watch.trackers)
     set_seed(config.seed)
     with processes.main_process_first():  # which makes the directory that the others then find
-        finished = claim(directory, config, overwrite=overwrite and main)
+        finished = claim_directory(directory, config, overwrite=overwrite and main)
         if finished is not None:
             return finished
         model = make_model(config, prepared)
@@ -98,9 +100,9 @@ def train(
             _write_run(directory, config, prepared)
     trainer = make_trainer(config, directory, prepared, model, callbacks)
     start = last_good_checkpoint(directory / CHECKPOINTS, trainer.say)
-    step = 0 if start is None else int(start.name.split("-")[1])
+    step = 0 if start is None else step_of(start)
     if main:
-        _cut_log(directory / LOG, step)
+        cut_log(directory, step)
     if start is not None:
         trainer.say(f"going on from {start}")
     try:
@@ -110,32 +112,37 @@ def train(
             trainer.train(resume_from_checkpoint=None if start is None else str(start))
     except FloatingPointError as error:
         raise InputError(f"{directory}: {error}") from error
-    metrics = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
+    metrics: dict[str, float | None] = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
     if trainer.is_world_process_zero():
         with writing_to(directory / MODEL):
             trainer.autoencoder.save_pretrained(directory / MODEL)
-        _write_metrics(directory, trainer.state.global_step, metrics)
+        model_digest = digest_of_file(directory / MODEL / WEIGHTS)
+
+        def add(known: RunMetrics) -> RunMetrics:
+            """Keep evaluations of this very model, made before its metrics were lost."""
+            same = {name: each for name, each in known.evaluations.items() if each.model == model_digest}
+            return replace(known, step=trainer.state.global_step, validation=metrics, evaluations=same)
+
+        change_metrics(directory, add)
     return metrics
 
 
-def _write_metrics(directory: Path, step: int, metrics: dict[str, float]) -> None:
-    """Beside what was measured before of this very model, whose metrics were lost."""
-    model = digest_of_file(directory / MODEL / WEIGHTS)
-
-    def change(known: dict[str, Any]) -> None:
-        same = {name: each for name, each in known.pop(EVALUATIONS, {}).items() if each.get("model") == model}
-        known.update({"step": step, VALIDATION: metrics, **({EVALUATIONS: same} if same else {})})
-
-    change_metrics(directory, change)
+def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
+    """Write what a run has from its beginning."""
+    directory.mkdir(parents=True, exist_ok=True)
+    prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
+    recipe = from_builtins(as_builtins(prepared.recipe), Recipe)
+    write_lengths(directory, Lengths(prepared.length_histogram(config.partition).tolist(), config.partition, recipe))
+    write_config(directory, config)
 
 
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
-    """See that the data fits the settings before anything is written."""
+    """Check that the data fits the settings before anything is written."""
     histogram = prepared.length_histogram(config.partition)
     longest, sentences = len(histogram) - 1, int(histogram.sum())
     if longest + 1 > config.model.max_positions:
         raise InputError(
-            f"{prepared.path}: sentences have up to {longest} tokens and an end, wanted at most max_positions = "
+            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
             f"{config.model.max_positions} in all. Raise --model.max_positions."
         )
     optimiser = config.optimiser
@@ -148,24 +155,26 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
 
 
 def _check_trackers(trackers: list[str]) -> None:
-    """See that each is there before anything is written."""
-    there = get_available_reporting_integrations()
+    """Check that each is installed before anything is written."""
+    installed = get_available_reporting_integrations()
     for name in trackers:
-        if name not in there:
+        if name not in installed:
             raise InputError(
-                f"watch.trackers: {name!r} is not installed here, there is {', '.join(sorted(there)) or 'none'}. "
+                f"watch.trackers: {name!r} is not installed; available: {', '.join(sorted(installed)) or 'none'}. "
                 f"Install its package, or leave it out."
             )
 
 
 def _restore(trainer: AutoencoderTrainer, checkpoint: Path) -> None:
-    """The state after the last step, which the Trainer's own resuming would take once more."""
+    """Restore the state after the last step, which the Trainer's own resuming would take once more."""
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
     best = trainer.state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
     trainer._load_from_checkpoint(best or str(checkpoint))
+    trainer.apply_schedule()
 
 
 def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
+    """Build the model for the vocabulary of the data, with the numbers at which the schedules end."""
     tokenizer: Any = prepared.tokenizer
     settings = TextAutoencoderConfig(
         vocab_size=len(tokenizer),
@@ -173,12 +182,8 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
         decoder_start_token_id=tokenizer.bos_token_id,
-        lambda_g=last_value(config.loss.lambda_g),
-        lambda_d=last_value(config.loss.lambda_d),
-        delta=last_value(config.loss.delta),
-        alpha_contrast=None if config.loss.alpha_contrast is None else last_value(config.loss.alpha_contrast),
-        keep_share=None if config.loss.keep_share is None else last_value(config.loss.keep_share),
         **asdict(config.model),
+        **asdict(config.loss.at_end()),
     )
     model = TextAutoencoder(settings)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
@@ -192,10 +197,12 @@ def make_trainer(
     model: TextAutoencoder,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> AutoencoderTrainer:
+    """Build the trainer of a run in `directory`."""
     sentences = Sentences.of(prepared.split(config.partition, "train"))
     validation = list(prepared.split(config.partition, "validation")["input_ids"])
     validation = validation[: config.watch.evaluate_sentences or None]
     arguments = training_arguments(config, directory, len(sentences))
+    terminal = sys.stderr.isatty()
 
     def say(text: str) -> None:
         if PartialState().is_main_process:
@@ -211,22 +218,22 @@ def make_trainer(
         args=arguments,
         train_dataset=sentences,
         eval_dataset=[],
-        callbacks=[JsonLines(directory / LOG), *callbacks],
+        callbacks=[RunLog(directory, None if terminal else say), *callbacks],
     )
-    terminal = sys.stderr.isatty()
     trainer.remove_callback(ProgressCallback if terminal else PrinterCallback)
-    trainer.add_callback(Bar() if terminal else Console(say))
+    if terminal:
+        trainer.add_callback(ProgressBar())
     disable_progress_bar()  # of every small file that is written
     return trainer
 
 
 def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> TrainingArguments:
+    """Translate the settings for the Hugging Face Trainer."""
     optimiser, watch = config.optimiser, config.watch
     steps = optimiser.steps_for(sentences, PartialState().num_processes)
     decay: dict[str, Any] = {}
     if optimiser.schedule == "warmup_stable_decay":
-        decay_steps = max(1, int(steps * optimiser.decay_share))
-        decay = {"num_decay_steps": decay_steps}
+        decay = {"num_decay_steps": max(1, int(steps * optimiser.decay_share))}
     best = watch.best_metric != "last"
     return TrainingArguments(
         output_dir=str(directory / CHECKPOINTS),
@@ -259,42 +266,3 @@ def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> 
         disable_tqdm=not sys.stderr.isatty(),
         average_tokens_across_devices=True,
     )
-
-
-def last_good_checkpoint(directory: Path, say: Any) -> Path | None:
-    """The newest checkpoint that is complete and undamaged; others are passed over with a line."""
-    for checkpoint in checkpoints(directory):
-        wrong = damage(checkpoint)
-        if wrong is None:
-            return checkpoint
-        say(f"{checkpoint}: passed over, {wrong}")
-    return None
-
-
-class JsonLines(TrainerCallback):
-    """The log as one JSON object a line."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
-        if state.is_world_process_zero and logs:
-            with self.path.open("a") as stream:
-                stream.write(json.dumps({"step": state.global_step, **logs}) + "\n")
-
-
-def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
-    directory.mkdir(parents=True, exist_ok=True)
-    prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
-    histogram = {"partition": config.partition, "lengths": prepared.length_histogram(config.partition).tolist()}
-    write_json(directory / LENGTHS, {**histogram, "recipe": prepared.recipe})
-    write_text(directory / CONFIG, yaml.safe_dump(as_plain(config), sort_keys=False))
-
-
-def _cut_log(path: Path, step: int) -> None:
-    """Forget what was logged after `step`, which is going to happen again."""
-    if path.exists():
-        lines = [
-            line for line in path.read_text().splitlines() if line.endswith("}") and json.loads(line)["step"] <= step
-        ]
-        write_text(path, "".join(f"{line}\n" for line in lines))

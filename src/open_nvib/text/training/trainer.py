@@ -1,32 +1,71 @@
-"""The Hugging Face Trainer with the three losses, their schedules, and reconstruction as evaluation."""
+"""The Hugging Face Trainer with the three losses, their schedules, reconstruction as evaluation, and what it prints."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase, Trainer
+from transformers.trainer_callback import ProgressCallback, TrainerCallback
 from transformers.trainer_utils import rotate_checkpoints
 
-from open_nvib.store.runs import seal, writing_to
-from open_nvib.store.settings import LossSettings, value_at
+from open_nvib.store.runs import LogEntry, append_log, seal, writing_to
+from open_nvib.store.settings import LossSettings, ScheduledValues
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
-from open_nvib.text.model.bottlenecks import NVIBBottleneck, PlainBottleneck
-from open_nvib.text.model.decoding import (
-    PARTS,
-    Collator,
-    LengthGroupedSampler,
-    evaluate_losses,
-    reconstruct_ids,
-    score_reconstruction,
-)
-from open_nvib.text.training.console import COLLAPSED_KL, troubles
+from open_nvib.text.model.decoding import LOSS_PARTS, Collator, evaluate_losses, reconstruct_ids, score_reconstruction
+
+BATCHES_IN_POOL = 50
+"""Batches in a pool that is sorted by length: large enough for little padding, small enough for random batches."""
+
+COLLAPSED_KL = 0.05
+"""KL, as it is in the loss, below which the latent may have collapsed."""
+COLLAPSED_BLEU = 1.0
+"""BLEU that the latent must add to what the decoder reaches on its own."""
+
+
+class LengthGroupedSampler(Sampler[int]):
+    """Indices such that consecutive batches hold texts of similar length, in an order that (seed, epoch) determine.
+
+    An epoch can thus be entered in the middle again, which an order drawn from the global state cannot.
+    """
+
+    def __init__(self, lengths: Sequence[int] | np.ndarray, batch_size: int, *, seed: int) -> None:
+        self.lengths = torch.as_tensor(lengths)
+        self.batch_size, self.seed, self.epoch = batch_size, seed, 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[int]:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        order = torch.randperm(len(self.lengths), generator=generator)
+        pools = order.split(self.batch_size * BATCHES_IN_POOL)
+        order = torch.cat([pool[self.lengths[pool].argsort(stable=True)] for pool in pools])
+        batches = list(order.split(self.batch_size))
+        incomplete = [batches.pop()] if len(batches[-1]) < self.batch_size else []  # stays last, where it may be left
+        for index in torch.randperm(len(batches), generator=generator).tolist():
+            yield from batches[index].tolist()
+        for batch in incomplete:
+            yield from batch.tolist()
 
 
 class AutoencoderTrainer(Trainer):
-    """Trains on samples of the latent and evaluates on its mean."""
+    """Trains on samples of the latent and evaluates on its mean.
+
+    Args:
+        settings: the loss and its schedules.
+        validation: token ids of the texts to evaluate on.
+        bleu_sentences: how many of them to reconstruct.
+        say: prints a warning.
+        kwargs: of the Hugging Face Trainer.
+    """
 
     def __init__(
         self,
@@ -39,34 +78,29 @@ class AutoencoderTrainer(Trainer):
         say: Callable[[str], None] = print,
         **kwargs: Any,
     ) -> None:
-        config = model.config
-        collator = Collator(config.pad_token_id, config.eos_token_id)
+        collator = Collator(model.config.pad_token_id, model.config.eos_token_id)
         super().__init__(model, data_collator=collator, **kwargs)
         self.loss_is_scaled_for_ga = True
         self.settings, self.tokenizer, self.validation = settings, tokenizer, validation
-        self.collator, self.bleu_sentences, self.say = collator, bleu_sentences, say
+        self.bleu_sentences, self.say = bleu_sentences, say
+        self.values = settings.at(0)
         self.sums: dict[str, list[float]] = {}
-        self.said: set[str] = set()
+        self.warned: set[str] = set()
+        self.add_callback(ApplySchedule(self))
 
     @property
     def autoencoder(self) -> TextAutoencoder:
+        """The model, without what the Trainer wraps it in."""
         model = self.accelerator.unwrap_model(self.model)
         assert isinstance(model, TextAutoencoder)
         return model
 
     # The loss
 
-    def weights(self) -> tuple[float, float]:
-        """λ′_G and λ′_D of this step; Δ, the contrast and the share of vectors are set in the layer."""
-        step = self.state.global_step
-        bottleneck = self.autoencoder.encoder.bottleneck
-        if isinstance(bottleneck, NVIBBottleneck):
-            bottleneck.nvib.set_delta(value_at(self.settings.delta, step))
-            if self.settings.alpha_contrast is not None:
-                bottleneck.nvib.set_alpha_contrast(value_at(self.settings.alpha_contrast, step))
-            if self.settings.keep_share is not None:
-                bottleneck.nvib.set_keep_share(value_at(self.settings.keep_share, step))
-        return value_at(self.settings.lambda_g, step), value_at(self.settings.lambda_d, step)
+    def apply_schedule(self) -> None:
+        """Compute what is scheduled at the present step, and set in the bottleneck what belongs there."""
+        self.values: ScheduledValues = self.settings.at(self.state.global_step)
+        self.autoencoder.encoder.bottleneck.set_schedule(self.values)
 
     def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -75,8 +109,7 @@ class AutoencoderTrainer(Trainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The mean over all tokens and texts of the step, however many processes and accumulated batches it has."""
-        lambda_g, lambda_d = self.weights()
+        """Return the mean over all tokens and texts of the step, of all its processes and accumulated batches."""
         accumulated = getattr(self, "current_gradient_accumulation_steps", 1) or 1
         items = num_items_in_batch
         if items is not None:  # of all processes, whose gradients are averaged
@@ -84,21 +117,21 @@ class AutoencoderTrainer(Trainer):
         output: AutoencoderOutput = model(
             **inputs,
             sample=True,
-            lambda_g=lambda_g / accumulated,
-            lambda_d=lambda_d / accumulated,
+            lambda_g=self.values.lambda_g / accumulated,
+            lambda_d=self.values.lambda_d / accumulated,
             num_items_in_batch=items,
         )
         assert output.loss is not None
         if not math.isfinite(output.loss.item()):
-            raise FloatingPointError(self._what_went_wrong(output))
-        for name in PARTS:
+            raise FloatingPointError(self._explain_not_finite(output))
+        for name in LOSS_PARTS:
             if output.get(name) is not None:
                 scale = accumulated if name == "cross_entropy" else 1
                 self.sums.setdefault(name, []).append(scale * output[name].item())
         return (output.loss, output) if return_outputs else output.loss
 
-    def _what_went_wrong(self, output: AutoencoderOutput) -> str:
-        """The first tensor that is not finite: a parameter, else the part of the loss."""
+    def _explain_not_finite(self, output: AutoencoderOutput) -> str:
+        """Name the first tensor that is not finite: a parameter, else the part of the loss."""
         step = self.state.global_step
         for name, parameter in self.autoencoder.named_parameters():
             if not parameter.isfinite().all():
@@ -107,7 +140,7 @@ class AutoencoderTrainer(Trainer):
                     f"step {step}: the loss is not finite. {bad} of {parameter.numel()} entries of {name} are not. "
                     f"Lower --optimiser.learning_rate or --optimiser.clip."
                 )
-        parts = [name for name in PARTS if output.get(name) is not None and not output[name].isfinite()]
+        parts = [name for name in LOSS_PARTS if output.get(name) is not None and not output[name].isfinite()]
         return (
             f"step {step}: the loss is not finite, all parameters are; first in {parts[0] if parts else 'the total'}. "
             f"Lower --optimiser.learning_rate, or the schedule that is rising at this step."
@@ -116,14 +149,8 @@ class AutoencoderTrainer(Trainer):
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs and self.sums:
             logs |= {name: round(sum(values) / len(values), 6) for name, values in self.sums.items()}
-            lambda_g, lambda_d = self.weights()
-            logs |= {"lambda_g": lambda_g, "lambda_d": lambda_d}
-            bottleneck = self.autoencoder.encoder.bottleneck
-            if isinstance(bottleneck, NVIBBottleneck):
-                logs["delta"] = bottleneck.nvib.delta.item()
-                for name in ("keep_share", "alpha_contrast"):
-                    if (value := getattr(bottleneck.nvib, name)) is not None:
-                        logs[name] = value.item()
+            logs |= {"lambda_g": self.values.lambda_g, "lambda_d": self.values.lambda_d}
+            logs |= self.autoencoder.encoder.bottleneck.scheduled()
             self.sums = {}
         super().log(logs, start_time)
 
@@ -138,7 +165,7 @@ class AutoencoderTrainer(Trainer):
     # Evaluation
 
     def evaluate(self, *args: Any, metric_key_prefix: str = "eval", **kwargs: Any) -> dict[str, float]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The parts of the loss and the reconstruction at the mean of the latent, by every process alike."""
+        """Measure the parts of the loss and the reconstruction at the mean of the latent, in every process alike."""
         model = self.autoencoder
         training = model.training
         model.eval()
@@ -163,15 +190,14 @@ class AutoencoderTrainer(Trainer):
         """Say what is going wrong, once until it is over."""
         bottleneck = self.autoencoder.encoder.bottleneck
         bare = None
-        if not isinstance(bottleneck, PlainBottleneck) and metrics["kl_gaussian"] < COLLAPSED_KL:
+        if bottleneck.has_prior and metrics["kl_gaussian"] < COLLAPSED_KL:
             bare = self._reconstruct(texts, other_latents=True)["bleu"]
-        dropping = isinstance(bottleneck, NVIBBottleneck) and bottleneck.nvib.keep_share is None
-        pressed = dropping and self.weights()[1] > 0
-        found = troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
+        pressed = bottleneck.can_drop and self.values.lambda_d > 0
+        found = find_troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
         for name, text in found.items():
-            if name not in self.said and self.is_world_process_zero():
+            if name not in self.warned and self.is_world_process_zero():
                 self.say(f"warning: {text}")
-        self.said = set(found)
+        self.warned = set(found)
 
     # Checkpoints
 
@@ -190,3 +216,90 @@ class AutoencoderTrainer(Trainer):
             self.args.save_total_limit = keep
         if self.args.should_save:
             rotate_checkpoints(self.args.output_dir, keep, self.state.best_model_checkpoint)
+
+
+class ApplySchedule(TrainerCallback):
+    """Applies the schedules whenever the step changes, so that a step, its log and its evaluation have the same values.
+
+    At the end as well, when the best checkpoint may have brought its own values back.
+    """
+
+    def __init__(self, trainer: AutoencoderTrainer) -> None:
+        self.trainer = trainer
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.apply_schedule()
+
+    on_step_end = on_train_end = on_train_begin
+
+
+# What a training run prints
+
+
+def find_troubles(metrics: dict[str, float], bare_bleu: float | None, *, drops: bool) -> dict[str, str]:
+    """Find what an evaluation says is going wrong, by a short name.
+
+    Args:
+        metrics: of the evaluation.
+        bare_bleu: BLEU of texts decoded from the latents of other texts.
+        drops: whether the model can drop vectors and is pressed to.
+    """
+    found: dict[str, str] = {}
+    information = metrics.get("kl_gaussian", 0.0) + metrics.get("kl_dirichlet", 0.0)
+    if bare_bleu is not None and information < COLLAPSED_KL and metrics["bleu"] - bare_bleu < COLLAPSED_BLEU:
+        found["collapse"] = (
+            f"posterior collapse: the KL is {information:.3g} and BLEU {metrics['bleu']:.1f}, what the decoder reaches "
+            f"with another text's latent. Lower lambda_g and lambda_d, or raise delta, at the start."
+        )
+    if drops and metrics["kept"] > 0.999:
+        found["all kept"] = "all vectors are kept: raise lambda_d, or lower delta, to drop some."
+    if drops and metrics["kept"] < 0.001:
+        found["all dropped"] = "all vectors are dropped: lower lambda_d, or raise delta, to keep some."
+    return found
+
+
+SHOWN = {
+    "loss": "loss",
+    "cross_entropy": "ce",
+    "kl_gaussian": "L_G/nd",
+    "kl_dirichlet": "L_D/n",
+    "kept": "kept",
+    "alpha0": "α₀",
+    "sigma": "σ",
+    "bleu": "BLEU",
+    "exact": "exact",
+    "perplexity": "ppl",
+}
+
+
+def log_line(step: int, steps: int, logs: dict[str, float]) -> str | None:
+    """Show a log entry on one line; None if there is nothing to show in it."""
+    evaluation = any(name.startswith("eval_") for name in logs)
+    values = {name.removeprefix("eval_"): value for name, value in logs.items()}
+    shown = [f"{label} {values[name]:.4g}" for name, label in SHOWN.items() if name in values]
+    if not shown or "train_runtime" in logs:
+        return None
+    return f"{step:>{len(str(steps))}}/{steps} {'validation' if evaluation else 'training  '} {'  '.join(shown)}"
+
+
+class RunLog(TrainerCallback):
+    """Writes the log of a run, and a line on each entry with `say` where no progress bar does."""
+
+    def __init__(self, run: Path, say: Callable[[str], None] | None) -> None:
+        self.run, self.say = run, say
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        if state.is_world_process_zero and logs:
+            append_log(self.run, LogEntry(state.global_step, logs))
+            text = log_line(state.global_step, state.max_steps, logs)
+            if text and self.say is not None:
+                self.say(text)
+
+
+class ProgressBar(ProgressCallback):
+    """Shows a progress bar on a terminal, with those lines above it."""
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
+        text = log_line(state.global_step, state.max_steps, logs or {})
+        if text and self.training_bar is not None:
+            self.training_bar.write(text)

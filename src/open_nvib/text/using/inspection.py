@@ -1,32 +1,136 @@
-"""Inspect a latent: what each output token attended to, other weights, differences of texts, and pictures."""
+"""Inspect a latent: what it kept of each token, what each output token attended to, other weights, and pictures."""
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from open_nvib.attention import Mixture
-from open_nvib.mixtures import ImpulseMixture
-from open_nvib.process import Posterior
 from open_nvib.store.files import InputError
-from open_nvib.text.model.autoencoder import TextAutoencoder
-from open_nvib.text.model.bottlenecks import Latent
-from open_nvib.text.using.run import TextReport
+from open_nvib.text.drawing import BLUE, INK, MUTED, ORANGE, save_figure
+from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
+from open_nvib.text.model.bottlenecks import Bottleneck, Latent
+
+
+@dataclass(frozen=True)
+class TokenReport:
+    """What the latent kept of one token.
+
+    Args:
+        token: the token.
+        alpha: the pseudo-count of its vector, where the model has them.
+        weight: its share of the latent's weight.
+        kept: whether it has a vector in the latent, or is the first of those that share one.
+        sigma: mean standard deviation of its vector.
+        kl: KL of its vector to the prior, in nats.
+        shared: whether it is in the vector of a token before it, whose report has the numbers.
+        place: index of its vector in the latent; None if it was dropped.
+    """
+
+    token: str
+    alpha: float | None
+    weight: float
+    kept: bool
+    sigma: float | None
+    kl: float | None
+    shared: bool = False
+    place: int | None = None
+
+    @property
+    def present(self) -> bool:
+        """Whether anything of it is in the latent."""
+        return self.kept or self.shared
+
+
+@dataclass(frozen=True)
+class LatentReport:
+    """The latent of one text, a report on each of its tokens, and the weight of the prior's component."""
+
+    latent: Latent
+    tokens: list[TokenReport]
+    prior_weight: float
+
+
+@dataclass(frozen=True)
+class TextReport:
+    """What the latent kept of one text, and what comes back out of it."""
+
+    text: str
+    reconstruction: str
+    tokens: list[TokenReport]
+    prior_weight: float
+
+
+@torch.no_grad()
+def inspect_latent(
+    bottleneck: Bottleneck,
+    hidden: Float[Tensor, "1 n size"],
+    mask: Bool[Tensor, "1 n"],
+    tokens: Sequence[str],
+) -> LatentReport:
+    """Encode the hidden states of one text and report on each of its tokens."""
+    latent = bottleneck(hidden, mask)
+    components = bottleneck.component_of_token(hidden, mask)[0].tolist()
+    kept = bottleneck.kept_vectors(latent)[0].nonzero().flatten().tolist()
+    first_tokens = _first_tokens(kept, components)
+    sigma = None if latent.log_sigma is None else latent.log_sigma.exp().mean(-1)
+    columns = (latent.alpha, bottleneck.weights(latent), sigma, bottleneck.vector_kl(latent))
+    alpha, weight, sigma, kl = (None if column is None else column[0].tolist() for column in columns)
+    assert weight is not None
+
+    def report(token: str, vector: int, *, kept: bool, place: int | None = None) -> TokenReport:
+        alpha_, sigma_, kl_ = (None if column is None else column[vector] for column in (alpha, sigma, kl))
+        return TokenReport(token, alpha_, weight[vector], kept, sigma_, kl_, place=place)
+
+    reports = []
+    for index, token in enumerate(tokens):
+        if index in first_tokens:
+            reports.append(report(token, first_tokens[index], kept=True, place=first_tokens[index]))
+        elif components[index] >= 0:
+            reports.append(TokenReport(token, None, 0.0, False, None, None, shared=True, place=components[index]))
+        elif bottleneck.can_drop:  # its vector is there, with a weight of 0
+            reports.append(report(token, index, kept=False))
+        else:
+            reports.append(TokenReport(token, None if alpha is None else 0.0, 0.0, False, None, None))
+    return LatentReport(latent, reports, prior_weight=0.0 if alpha is None else weight[-1])
+
+
+def _first_tokens(places: Sequence[int], components: Sequence[int]) -> dict[int, int]:
+    """Map the first token of each vector to the place of the vector.
+
+    That is the first token whose largest share lies in the vector; the token at the vector's place if there is none.
+    """
+    first: dict[int, int] = {}
+    for index, component in enumerate(components):
+        first.setdefault(component, index)
+    found: dict[int, int] = {}
+    for place in reversed(places):
+        index = first.get(place, place)
+        found[place if index in found else index] = place
+    return found
+
+
+def group_by_vector(tokens: Sequence[TokenReport]) -> list[tuple[int, list[TokenReport]]]:
+    """Group tokens by vector: the place of each vector in the latent, and the tokens that are in it."""
+    vectors: dict[int, list[TokenReport]] = {}
+    for token in tokens:
+        if token.place is not None:
+            vectors.setdefault(token.place, []).append(token)
+    return list(vectors.items())
 
 
 @torch.no_grad()
 def attention_map(model: TextAutoencoder, mixture: Mixture, ids: Sequence[int]) -> Float[Tensor, "outputs n"]:
-    """The share of each vector in what the decoder read when it wrote each token of `ids`, and then its end.
+    """Compute the share of each vector in what the decoder read when it wrote each token of `ids`, and then its end.
 
     `mixture` is of one text, such as `latent.mean()`; of an NVAE the last column is the prior's component. The mean
     over layers and heads: each row sums to 1.
     """
-    device, config = model.device, model.config
-    written = torch.tensor([[config.decoder_start_token_id, *ids]], device=device)
+    written = torch.tensor([[model.config.decoder_start_token_id, *ids]], device=model.device)
     hidden = model.encoder.embedding(written)
     maps = []
     for layer, memory in zip(model.decoder.layers, model.decoder.project(mixture), strict=True):
@@ -37,30 +141,30 @@ def attention_map(model: TextAutoencoder, mixture: Mixture, ids: Sequence[int]) 
 
 
 def reweight(latent: Latent, factors: Mapping[int, float]) -> Mixture:
-    """The mean of a latent of one text, the weight of some of its vectors multiplied: by 0, a vector is switched off.
+    """Multiply the weight of some vectors of one text, by index, and return the mean; 0 switches a vector off.
 
-    In an NVAE the pseudo-count α is multiplied. In the others, where the weights follow from the norms of the vectors,
-    the weight π.
+    In an NVAE that multiplies the pseudo-count α. In the others, where the weights follow from the norms of the
+    vectors, it multiplies the weight π.
     """
-    count = latent.mask.shape[-1] - isinstance(latent, Posterior)  # the prior's component is not a token's
-    scale = torch.ones(latent.mask.shape[-1], device=latent.mask.device)
+    has_prior_component = latent.alpha is not None
+    count = latent.mask.shape[-1] - has_prior_component
+    mean = LatentOutput.of(latent.mean())
+    assert mean.log_weight is not None
+    scale = torch.ones_like(mean.log_weight)
     for index, factor in factors.items():
         if not 0 <= index < count:
-            raise InputError(f"vector {index} does not exist, wanted 0 to {count - 1}.")
+            raise InputError(f"vector {index} does not exist, expected 0 to {count - 1}.")
         if not 0 <= factor < float("inf"):
-            raise InputError(f"the weight of vector {index} is multiplied by {factor}, wanted a number of at least 0.")
-        scale[index] = factor
-    if isinstance(latent, Posterior):
-        return replace(latent, alpha=latent.alpha * scale.to(latent.alpha.dtype)).mean()
-    mean = latent.mean()
-    log_pi = mean.log_pi + scale.log().to(mean.log_pi.dtype)
-    if not log_pi.isfinite().any():
+            raise InputError(f"the factor of vector {index} is {factor}, expected a number of at least 0.")
+        scale[:, index] = factor
+    mean.log_weight = mean.log_weight + scale.log()
+    if not mean.log_weight.isfinite().any():
         raise InputError("all vectors are switched off, and this model has no prior to fall back on. Leave one on.")
-    return ImpulseMixture(z=mean.z, log_pi=log_pi)
+    return mean.mixture()
 
 
-def readable(token: str) -> tuple[str, bool]:
-    """A token as people write it, and whether it begins a word."""
+def readable_token(token: str) -> tuple[str, bool]:
+    """Return a token as people write it, and whether it begins a word."""
     if token.startswith("##"):
         return token[2:], False
     for mark in ("Ġ", "▁"):
@@ -81,8 +185,8 @@ class Difference:
         return self.before == self.after
 
 
-def differences(before: str, after: str) -> list[Difference]:
-    """The two texts as runs of words that are alike or not, in order."""
+def text_differences(before: str, after: str) -> list[Difference]:
+    """Cut two texts into runs of words that are alike or not, in order."""
     first, second = before.split(), after.split()
     matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
     return [
@@ -91,57 +195,37 @@ def differences(before: str, after: str) -> list[Difference]:
     ]
 
 
-BAR, DROPPED = "#0072B2", "#999999"
-
-
 def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
-    """Bars for each vector, over its tokens: its share of the weight, and its KL. Dropped tokens are struck out."""
-    import matplotlib
+    """Draw the share of the weight and the KL of each vector as bars over its tokens; dropped tokens are struck out."""
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    path = Path(path)
     widest = max(len(report.tokens) for report in reports)
-    figure, axes = plt.subplots(
-        2 * len(reports), 1, figsize=(max(6.0, 0.55 * widest), 3.6 * len(reports)), layout="constrained", squeeze=False
-    )
+    figure = Figure(figsize=(max(6.0, 0.55 * widest), 3.6 * len(reports)), layout="constrained")
+    axes = figure.subplots(2 * len(reports), 1, squeeze=False)
     for row, report in enumerate(reports):
-        places = range(len(report.tokens))
         upper, lower = axes[2 * row, 0], axes[2 * row + 1, 0]
+        # A bar reaches over the tokens of its vector.
         firsts = [index for index, token in enumerate(report.tokens) if not token.shared]
         lasts = {token.place: index for index, token in enumerate(report.tokens) if token.present}
         ends = [lasts.get(report.tokens[index].place, index) for index in firsts]
         centres = [(first + last) / 2 for first, last in zip(firsts, ends, strict=True)]
-        bars = [last - first + 0.8 for first, last in zip(firsts, ends, strict=True)]
-        upper.bar(centres, [100 * report.tokens[index].weight for index in firsts], bars, color=BAR)
+        widths = [last - first + 0.8 for first, last in zip(firsts, ends, strict=True)]
+        upper.bar(centres, [100 * report.tokens[index].weight for index in firsts], widths, color=BLUE)
         upper.set_ylabel("weight (%)")
         upper.set_title(f"{report.text}\n→ {report.reconstruction}", fontsize=9, loc="left", wrap=True)
         upper.set_xticks([])
-        lower.bar(centres, [report.tokens[index].kl or 0.0 for index in firsts], bars, color="#E69F00")
+        lower.bar(centres, [report.tokens[index].kl or 0.0 for index in firsts], widths, color=ORANGE)
         lower.set_ylabel("KL (nats)")
-        lower.set_xticks(
-            list(places),
-            [_label(token.token, token.present) for token in report.tokens],
-            rotation=60,
-            ha="right",
-        )
+        labels = [_label(token.token, token.present) for token in report.tokens]
+        lower.set_xticks(range(len(labels)), labels, rotation=60, ha="right")
         for label, token in zip(lower.get_xticklabels(), report.tokens, strict=True):
-            label.set_color("black" if token.present else DROPPED)
+            label.set_color(INK if token.present else MUTED)
         for one in (upper, lower):
             one.spines[["top", "right"]].set_visible(False)
-    try:
-        figure.savefig(path, dpi=150)
-    except (OSError, ValueError) as error:
-        raise InputError(
-            f"{path}: the picture cannot be written ({error}). Give a path that ends in .png or .svg."
-        ) from error
-    finally:
-        plt.close(figure)
-    return path
+    return save_figure(figure, path, dpi=150)
 
 
-def _label(token: str, kept: bool) -> str:
-    """A stroke through every letter of what was dropped."""
+def _label(token: str, present: bool) -> str:
+    """Strike out every letter of a dropped token."""
     text = token.replace("$", r"\$")
-    return text if kept else "".join(f"{letter}\u0336" for letter in text)
+    return text if present else "".join(f"{letter}\u0336" for letter in text)

@@ -1,0 +1,33 @@
+"""The colours of everything that is drawn, and how a picture is written. Imports matplotlib only to draw."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from open_nvib.store.files import InputError
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+INK, PAPER, LINE, MUTED = "#1f2328", "#ffffff", "#dfe3e8", "#6b7480"
+"""Colours of text, background, grid, and of what is less important."""
+
+# Okabe and Ito's palette, which colour-blind eyes tell apart.
+BLUE, ORANGE, GREEN, PINK, SKY, VERMILION = "#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00"
+PALETTE = (BLUE, ORANGE, GREEN, PINK, VERMILION, SKY)
+"""Colours of a series, in this order."""
+
+
+def save_figure(figure: "Figure", path: str | Path, **options: Any) -> Path:
+    """Write a figure in the format of the ending of `path`, the same bytes for the same figure.
+
+    `options` are those of matplotlib's `savefig`. A path that cannot be written is an InputError.
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, **options)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"{path}: the picture cannot be written ({error}). Give a path that ends in .png or .svg."
+        ) from error
+    return path

@@ -1,0 +1,110 @@
+"""Schedules, the comparison of settings, and that an option of the model is written down once."""
+
+import subprocess
+import sys
+from dataclasses import asdict, fields, replace
+from typing import Any
+
+import pytest
+from huggingface_hub.errors import StrictDataclassError
+from test_model import make_model
+
+from open_nvib.store.settings import LossSettings, ModelSettings, Schedule, ScheduledValues, TrainConfig, differences
+from open_nvib.text.model.configuration import TextAutoencoderConfig
+
+# Schedules
+
+
+def test_linear_is_constant_then_a_ramp_then_constant():
+    schedule = Schedule(start=1.0, end=0.2, from_step=100, to_step=300)
+    values = {0: 1.0, 100: 1.0, 150: 0.8, 200: 0.6, 300: 0.2, 10_000: 0.2}
+    assert {step: schedule.at(step) for step in values} == pytest.approx(values)
+
+
+def test_cyclical_repeats_a_ramp_over_half_of_each_period():
+    schedule = Schedule(start=0.0, end=4.0, kind="cyclical", from_step=10, period=8)
+    one_cycle = [0.0, 1.0, 2.0, 3.0, 4.0, 4.0, 4.0, 4.0]
+    assert [schedule.at(step) for step in range(10)] == [0.0] * 10
+    assert [schedule.at(step) for step in range(10, 34)] == pytest.approx(3 * one_cycle)
+
+
+def test_a_number_is_a_constant_schedule():
+    loss = LossSettings(lambda_g=2, delta=Schedule(start=1.0, end=3.0, to_step=4))
+    assert [loss.at(step).lambda_g for step in (0, 7)] == [2.0, 2.0]
+    assert loss.at_end().lambda_g == 2.0
+    assert [loss.at(step).delta for step in (0, 1, 9)] == pytest.approx([1.0, 1.5, 3.0])
+    assert loss.at_end().delta == 3.0
+    assert loss.at(1).keep_share is None
+
+
+@pytest.mark.parametrize(
+    ("options", "what"),
+    [
+        ({"from_step": 5, "to_step": 5}, "to_step = 5"),
+        ({"from_step": 9, "to_step": 5}, "from_step = 9"),
+        ({"kind": "cyclical", "period": 1}, "period = 1"),
+    ],
+)
+def test_schedule_without_room_for_a_ramp_is_refused(options, what):
+    with pytest.raises(ValueError, match=what):
+        Schedule(start=0.0, end=1.0, **options)
+
+
+# Comparison
+
+
+def test_settings_that_differ_are_named():
+    config = TrainConfig()
+    other = replace(config, seed=3, model=replace(config.model, kappa=2), loss=LossSettings(delta=Schedule(1.0, 0.5)))
+    assert differences(config, other) == ["loss.delta", "model.kappa", "seed"]
+    assert differences(asdict(other), other) == []
+
+
+def test_a_setting_that_is_newer_than_a_record_had_its_default():
+    known = asdict(TrainConfig())
+    del known["model"]["kappa"], known["loss"]
+    assert differences(known, TrainConfig()) == []
+    assert differences(known, TrainConfig(model=ModelSettings(kappa=2))) == ["model.kappa"]
+
+
+def test_a_setting_that_the_code_does_not_know_is_a_difference():
+    known = asdict(TrainConfig())
+    known["model"]["flavour"] = "sweet"
+    assert differences(known, TrainConfig()) == ["model.flavour"]
+
+
+# An option of the model is written down once
+
+
+def test_every_option_is_in_the_configuration_with_its_default():
+    defaults = {option.name: option.default for option in fields(TextAutoencoderConfig)}
+    for option in [*fields(ModelSettings), *fields(LossSettings)]:
+        assert defaults[option.name] == option.default
+        assert TextAutoencoderConfig.__doc__ is not None
+        assert f"{option.name}:" not in TextAutoencoderConfig.__doc__
+    assert [option.name for option in fields(ScheduledValues)] == [option.name for option in fields(LossSettings)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("dropout", 1.5), ("stride", 1), ("kappa", 0), ("bottleneck", "x"), ("delta", "a")]
+)
+def test_a_wrong_option_is_named(name, value):
+    with pytest.raises((ValueError, StrictDataclassError), match=name):
+        TextAutoencoderConfig(**{name: value})
+    if name in ("dropout", "stride", "kappa"):
+        with pytest.raises(ValueError, match=name):
+            ModelSettings(**{name: value})
+
+
+def test_nvib_has_the_options_of_the_configuration():
+    options: dict[str, Any] = {"alpha0_p": 2.0, "delta": 3.0, "alpha_contrast": 0.5, "keep_share": 0.25}
+    layer = make_model(**options, alpha_activation="softplus", alpha_unit="delta").encoder.bottleneck.nvib
+    assert {name: getattr(layer, name).item() for name in options} == options
+    assert (layer.alpha_activation, layer.alpha_unit) == ("softplus", "delta")
+
+
+def test_settings_are_read_without_the_engines():
+    code = (
+        "import sys, open_nvib.store.runs; print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
