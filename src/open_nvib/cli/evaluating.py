@@ -42,8 +42,8 @@ def summary(evaluation: Evaluation) -> str:
         copying = settings.scorer == "autoencoder"
         lines += [
             f"{found.samples:,} samples: F-PPL {_show(found.forward_perplexity, '.2f')} (real text "
-            f"{_show(found.real_forward_perplexity, '.2f')}), R-PPL {_show(found.reverse_perplexity, '.2f')} (real text "
-            f"{_show(found.real_reverse_perplexity, '.2f')}){', by a scorer that copies' if copying else ''}",
+            f"{_show(found.real_forward_perplexity, '.2f')}), R-PPL {_show(found.reverse_perplexity, '.2f')} (real "
+            f"text {_show(found.real_reverse_perplexity, '.2f')}){', by a scorer that copies' if copying else ''}",
             f"  distinct 2-grams {_show(found.distinct.get(2), '.1%')} (real text "
             f"{_show(found.real_distinct.get(2), '.1%')}), self-BLEU {_show(found.self_bleu, '.1f')} "
             f"({_show(found.real_self_bleu, '.1f')}), copied from the training text {_show(found.copied, '.2%')}",
@@ -56,9 +56,8 @@ def summary(evaluation: Evaluation) -> str:
         )
     if (paths := evaluation.interpolation) is not None:
         perplexity = " ".join(_show(value, ".0f") for value in paths.perplexity)
-        lines.append(
-            f"interpolation of {paths.pairs} pairs: perplexity {perplexity}, smoothness {_show(paths.smoothness, '.3f')}"
-        )
+        smooth = _show(paths.smoothness, ".3f")
+        lines.append(f"interpolation of {paths.pairs} pairs: perplexity {perplexity}, smoothness {smooth}")
     return "\n".join(lines)
 
 

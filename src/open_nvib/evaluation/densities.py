@@ -75,7 +75,7 @@ class SetDensity:
         return len(self.mu)
 
     def sample(self, count: int, generator: torch.Generator) -> WeightedSets:
-        """Draw samples by the exact method, whichever is used in training: importance weights need this very density."""
+        """Draw exact samples, whichever method training uses: importance weights need the density that is evaluated."""
         mu = self.mu.expand(count, *self.mu.shape)
         z = mu + self.log_sigma.exp() * normal_like(mu, generator)
         if self.alpha is None:

@@ -64,7 +64,8 @@ def interpolate_pairs(run: Run, pairs: Sequence[tuple[Ids, Ids]], steps: int) ->
 def join(mixtures: Sequence[Mixture]) -> Mixture:
     """Join mixtures of one kind and width to one batch."""
     kind = type(mixtures[0])
-    return kind(**{each.name: torch.cat([getattr(mixture, each.name) for mixture in mixtures]) for each in fields(kind)})
+    names = [each.name for each in fields(kind)]
+    return kind(**{name: torch.cat([getattr(mixture, name) for mixture in mixtures]) for name in names})
 
 
 def smoothness(path: Sequence[Sequence[int]]) -> float:

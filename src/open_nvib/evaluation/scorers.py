@@ -2,8 +2,8 @@
 
 The causal scorer is a language model. The copying scorer is an autoencoder, which sees the sentence that it scores.
 Published perplexities near 1 imply such a scorer. It measures how well a sentence is copied and gives every sentence,
-also one of random tokens, a perplexity near 1: `docs/scorers.md` shows it by experiment. It is here, under its own name,
-for comparison with those numbers and for nothing else.
+also one of random tokens, a perplexity near 1: `docs/scorers.md` shows it by experiment. It is here for comparison with
+those numbers and for nothing else.
 """
 
 import math

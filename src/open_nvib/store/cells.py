@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError, in_one_line, optional, read_record, write_text
+from open_nvib.store.files import OPTIONAL, InputError, in_one_line, read_record, write_text
 
 RESULT = "result.json"
 LARGEST_BYTES = 200_000
@@ -42,7 +42,7 @@ class CellResult:
     paper: str = ""
     train: TrainingResult = field(default_factory=TrainingResult)
     seconds: dict[str, float] = field(default_factory=dict)
-    path: Path | None = optional()
+    path: Path | None = field(default=None, metadata=OPTIONAL)
 
     @property
     def export_name(self) -> str:

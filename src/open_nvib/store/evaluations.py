@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from open_nvib.store.files import optional
+from open_nvib.store.files import OPTIONAL
 from open_nvib.store.settings import PARTS, EvaluateConfig, Part, Recipe, TrainConfig
 
 
@@ -149,10 +149,10 @@ class Evaluation:
     model: str | None = None
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
-    reconstruction: dict[str, Reconstruction] | None = optional()
-    generation: Generation | None = optional()
-    latent: LatentDiagnosis | None = optional()
-    interpolation: Interpolation | None = optional()
+    reconstruction: dict[str, Reconstruction] | None = field(default=None, metadata=OPTIONAL)
+    generation: Generation | None = field(default=None, metadata=OPTIONAL)
+    latent: LatentDiagnosis | None = field(default=None, metadata=OPTIONAL)
+    interpolation: Interpolation | None = field(default=None, metadata=OPTIONAL)
 
     @property
     def name(self) -> str:

@@ -7,7 +7,7 @@ import math
 import tempfile
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import field, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -28,12 +28,8 @@ T = TypeVar("T")
 PARTIAL = ".partial"
 LONGEST_REASON = 200
 """Characters of another library's message that are quoted in an error."""
-_OMIT_NONE = "omit_none"
-
-
-def optional() -> Any:
-    """Declare a dataclass field with the default None, which `as_builtins` leaves out of the file."""
-    return field(default=None, metadata={_OMIT_NONE: True})
+OPTIONAL = {"optional": True}
+"""Metadata of a dataclass field that `as_builtins` leaves out where it is None or empty."""
 
 
 def as_builtins(value: Any) -> Any:
@@ -42,7 +38,7 @@ def as_builtins(value: Any) -> Any:
         return {
             each.name: as_builtins(entry)
             for each in fields(value)
-            if (entry := getattr(value, each.name)) is not None or _OMIT_NONE not in each.metadata
+            if (entry := getattr(value, each.name)) or "optional" not in each.metadata
         }
     if isinstance(value, Mapping):
         return {str(key): as_builtins(entry) for key, entry in value.items()}
