@@ -93,10 +93,11 @@ class _Evaluator:
         self.partition: str = run.config.partition
         self.longest: int = run.model.config.max_positions - 1
         self.cache = ResultCache(run.path / DIRECTORY, lambda name: say(f"{run.path}: {name}"))
+        config: Any = run.model.config
         self.references = References(
             prepared,
             self.partition,
-            run.model.config,
+            config,
             settings.scorer,
             settings.scorer_steps,
             settings.seed,
