@@ -65,7 +65,8 @@ def evaluate(
         merged = merge(metrics.evaluations.get(fresh.name), fresh, lambda text: say(f"{loaded.path}: {text}"))
         return replace(metrics, evaluations={**metrics.evaluations, fresh.name: merged})
 
-    return change_metrics(loaded.path, add).evaluations[fresh.name]
+    change_metrics(loaded.path, add)
+    return read_metrics(loaded.path).evaluations[fresh.name]
 
 
 def _data_of(run: Run, data: str | Path | None) -> Prepared:
