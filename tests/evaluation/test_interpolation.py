@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from open_nvib.evaluation.interpolation import edit_distance, interpolate_pairs, measure_interpolation, smoothness
 from open_nvib.store.files import InputError
+from open_nvib.store.settings import TrainConfig
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.using.run import Run
@@ -54,7 +55,7 @@ def make_run(bottleneck: Any) -> Run:
     )
     model = TextAutoencoder(config).eval()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-    return Run(Path("nowhere"), model, wrapped, torch.ones(12, dtype=torch.long))
+    return Run(Path("nowhere"), TrainConfig(), model, wrapped, torch.ones(12, dtype=torch.long))
 
 
 @pytest.mark.parametrize("bottleneck", ["t", "vt", "vtp", "vts", "nvae"])

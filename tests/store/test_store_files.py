@@ -15,7 +15,6 @@ from open_nvib.store.files import (
     as_builtins,
     from_builtins,
     obstacle_to_writing,
-    read_object,
     read_record,
     whole_name,
     write_json,
@@ -66,7 +65,7 @@ def test_a_record_takes_defaults_and_ignores_what_it_does_not_know(tmp_path):
     [
         ('{"count": "three"}', r"\$\.count"),
         ('{"parts": [{}, {"value": []}]}', r"\$\.parts\[1\]\.value"),
-        ("[]", "list"),
+        ("[]", "array"),
     ],
 )
 def test_a_record_that_does_not_fit_is_one_line_with_the_entry(tmp_path, content, entry):
@@ -130,7 +129,7 @@ def test_what_is_no_object_is_one_line(tmp_path, content):
     path = tmp_path / "a.json"
     path.mkdir() if content is None else path.write_bytes(content)
     with pytest.raises(InputError, match=r"a\.json: cannot be used \(.+\)\. Do this\.$") as stopped:
-        read_object(path, fix="Do this.")
+        read_record(path, Whole, fix="Do this.")
     assert len(str(stopped.value).splitlines()) == 1
 
 

@@ -65,8 +65,7 @@ def evaluate(
         merged = merge(metrics.evaluations.get(fresh.name), fresh, lambda text: say(f"{loaded.path}: {text}"))
         return replace(metrics, evaluations={**metrics.evaluations, fresh.name: merged})
 
-    change_metrics(loaded.path, add)
-    return read_metrics(loaded.path).evaluations[fresh.name]
+    return change_metrics(loaded.path, add).evaluations[fresh.name]
 
 
 def _data_of(run: Run, data: str | Path | None) -> Prepared:
@@ -92,7 +91,6 @@ class _Evaluator:
     def __init__(self, run: Run, settings: EvaluateConfig, prepared: Prepared, say: Callable[[str], None]) -> None:
         self.run, self.settings, self.prepared, self.say = run, settings, prepared, say
         self.partition: str = run.config.partition
-        self.longest: int = run.model.config.max_positions - 1
         self.cache = ResultCache(run.path / DIRECTORY, lambda name: say(f"{run.path}: {name}"))
         config: Any = run.model.config
         self.references = References(
@@ -172,14 +170,14 @@ class _Evaluator:
                 f"{self.prepared.path}: no partition {unknown[0]!r} to generalise to; available: "
                 f"{', '.join(self.prepared.partitions)}."
             )
-        every = len(self.prepared.split(self.partition, settings.split))
+        every, longest = len(self.prepared.split(self.partition, settings.split)), self.run.longest
         if not self.held_out:
             raise InputError(
-                f"{where}: no sentence has 1 to {self.longest} tokens, as this model expects. Give another --split, or "
+                f"{where}: no sentence has 1 to {longest} tokens, as this model expects. Give another --split, or "
                 f"prepare more data."
             )
         if left := every - len(self.held_out):
-            self.say(f"{where}: left out {left} of {every} sentences, longer than the model's {self.longest} tokens")
+            self.say(f"{where}: left out {left} of {every} sentences, longer than the model's {longest} tokens")
 
     @cached_property
     def others(self) -> dict[str, list[list[int]]]:
@@ -189,12 +187,12 @@ class _Evaluator:
             if name == self.partition or name not in self.prepared.partitions:
                 continue
             texts = list(self.prepared.split(name, self.settings.split)["input_ids"])
-            most = max(map(len, texts))
-            if most <= self.longest:
+            most, longest = max(map(len, texts)), self.run.longest
+            if most <= longest:
                 found[name] = texts
             else:
                 where = self._where(name)
-                self.say(f"{where}: left out, has sentences of {most} tokens, longer than the model's {self.longest}")
+                self.say(f"{where}: left out, has sentences of {most} tokens, longer than the model's {longest}")
         return found
 
     def reconstruction(self) -> dict[str, Reconstruction]:

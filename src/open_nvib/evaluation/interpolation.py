@@ -5,6 +5,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import fields
+from typing import Any
 
 import torch
 
@@ -50,7 +51,7 @@ def interpolate_pairs(run: Run, pairs: Sequence[tuple[Ids, Ids]], steps: int) ->
     at_once = max(1, BATCH // steps)
     for first in range(0, len(pairs), at_once):
         chosen = pairs[first : first + at_once]
-        latent = run.encode_ids([text for pair in chosen for text in pair])  # one pair after the other, of one width
+        latent: Any = run.encode_ids([text for pair in chosen for text in pair])  # all of one kind and width
         points: list[Mixture] = []
         limits: list[int] = []
         for row in range(0, len(latent), 2):

@@ -21,7 +21,7 @@ from open_nvib.mixtures import ImpulseMixture
 from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import plain_mixture
-from open_nvib.text.model.decoding import Texts, in_batches, make_batch
+from open_nvib.text.model.decoding import Texts, encode, in_batches
 
 ACTIVE_VARIANCE = 0.01
 """A dimension is active if the posterior mean varies by more than this over the data (Burda et al., 2016)."""
@@ -97,8 +97,7 @@ def _encode(model: TextAutoencoder, texts: Texts, batch_size: int, faint: float)
     pairs: dict[int, TextDensities] = {}
     means = []
     for indices, batch in in_batches(texts, batch_size, len):
-        inputs = make_batch(model, batch)
-        latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
+        latent = encode(model, batch)
         kl = bottleneck.kl(latent)
         rows = {"dirichlet": kl.dirichlet, "gaussian": kl.gaussian, "n": latent.lengths, "alpha0": latent.alpha0}
         for name, values in rows.items():

@@ -12,6 +12,7 @@ from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.decoding import (
     BATCH,
     Texts,
+    encode,
     evaluate_losses,
     in_batches,
     make_batch,
@@ -54,8 +55,7 @@ def vectors_kept(model: TextAutoencoder, texts: Texts) -> list[int]:
     """Count the vectors of each text's latent, without the prior's component."""
     kept = [0] * len(texts)
     for indices, batch in in_batches(texts, BATCH, len):
-        inputs = make_batch(model, batch)
-        latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
+        latent = encode(model, batch)
         numbers = (latent.kept.double() * latent.lengths).round().int().tolist()  # kept is a share of the tokens
         for index, number in zip(indices, numbers, strict=True):
             kept[index] = number

@@ -77,29 +77,17 @@ def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
     write_text(path, json.dumps(as_builtins(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_object(path: Path, *, fix: str) -> dict[str, Any]:
-    """Read a JSON object; an InputError, which ends in `fix`, if the file holds none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise damaged(path, error, fix=fix) from error
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, f"not JSON: {error}", fix=fix) from error
-    if not isinstance(value, dict):
-        raise damaged(path, f"a JSON {type(value).__name__}, expected an object", fix=fix)
-    return value
-
-
 def read_record(path: Path, kind: type[T], *, fix: str) -> T:
     """Read a JSON file as the dataclass `kind`; an InputError names the entry that does not fit.
 
     Entries that the dataclass does not have are ignored; those that the file does not have take their defaults. JSON's
     extensions Infinity and NaN, which earlier versions wrote, are None.
     """
-    content = read_object(path, fix=fix)
     try:
-        return from_builtins(as_builtins(content), kind)
-    except (ValueError, RecursionError) as error:  # ValueError: of msgspec, and of a __post_init__
+        return from_builtins(as_builtins(json.loads(path.read_text(encoding="utf-8"))), kind)
+    except json.JSONDecodeError as error:
+        raise damaged(path, f"not JSON: {error}", fix=fix) from error
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of UTF-8, of msgspec, of a __post_init__
         raise damaged(path, error, fix=fix) from error
 
 
