@@ -10,7 +10,7 @@ import scipy.stats
 import torch
 
 from open_nvib.evaluation.densities import densities
-from open_nvib.evaluation.importance import as_mixture, bounds, log_likelihood, log_weights
+from open_nvib.evaluation.latent import as_mixture, bounds, log_likelihood, log_weights
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import plain_mixture

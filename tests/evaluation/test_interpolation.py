@@ -14,6 +14,7 @@ from transformers import PreTrainedTokenizerFast
 
 from open_nvib.evaluation.interpolation import edit_distance, interpolate_pairs, measure_interpolation, smoothness
 from open_nvib.store.files import InputError
+from open_nvib.store.settings import TrainConfig
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.using.run import Run
@@ -54,7 +55,7 @@ def make_run(bottleneck: Any) -> Run:
     )
     model = TextAutoencoder(config).eval()
     wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]", unk_token="[UNK]")
-    return Run(Path("nowhere"), model, wrapped, torch.ones(12, dtype=torch.long))
+    return Run(Path("nowhere"), TrainConfig(), model, wrapped, torch.ones(12, dtype=torch.long))
 
 
 @pytest.mark.parametrize("bottleneck", ["t", "vt", "vtp", "vts", "nvae"])
@@ -81,14 +82,14 @@ def test_metrics_are_of_every_path():
 
     found = measure_interpolation(run, IDS, steps=3, perplexity=score)
     paths = interpolate_pairs(run, IDS, 3)
-    assert found.perplexity == [11.0, 12.0, 13.0]
+    assert found.perplexity == (11.0, 12.0, 13.0)
     assert asked == [[path[step] for path in paths] for step in range(3)]
     values = [smoothness(path) for path in paths]
     mean = sum(values) / 4
     assert found.smoothness == pytest.approx(mean)
     assert found.smoothness_sd == pytest.approx((sum((value - mean) ** 2 for value in values) / 3) ** 0.5)
     assert (found.pairs, found.steps) == (4, 3)
-    assert found.examples == [run.interpolate(*pair, steps=3) for pair in PAIRS[:3]]
+    assert found.examples == tuple(tuple(run.interpolate(*pair, steps=3)) for pair in PAIRS[:3])
 
 
 def test_texts_are_the_tokens_that_were_emitted_not_their_text_tokenised_again():
@@ -109,15 +110,15 @@ def test_texts_are_the_tokens_that_were_emitted_not_their_text_tokenised_again()
 
 def test_one_path_has_no_deviation():
     found = measure_interpolation(make_run("vt"), IDS[:1], steps=2, perplexity=lambda texts: float(len(texts)))
-    assert found.perplexity == [1.0, 1.0]
+    assert found.perplexity == (1.0, 1.0)
     assert found.smoothness_sd == 0.0
 
 
 def test_paths_need_two_ends_and_pairs():
     run = make_run("vt")
-    with pytest.raises(InputError, match="at least 2"):
+    with pytest.raises(InputError, match="steps is 1"):
         interpolate_pairs(run, IDS, 1)
-    with pytest.raises(InputError, match="no pairs"):
+    with pytest.raises(InputError, match="pairs: got none"):
         interpolate_pairs(run, [], 3)
 
 

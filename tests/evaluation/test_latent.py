@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.distributions import Dirichlet, Normal
 
-from open_nvib.evaluation.latent import active_units, diagnose, kept_means, perplexity
+from open_nvib.evaluation.latent import active_units, diagnose, perplexity
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
@@ -171,19 +171,23 @@ def test_active_units_are_counted_by_hand():
 
 def test_means_are_of_kept_vectors_of_real_tokens():
     batch = Collator(PAD, EOS)([{"input_ids": text} for text in TEXTS])
+
+    def kept_means(model: Any) -> tuple[Any, torch.Tensor]:
+        latent = model.encoder.posterior(batch["input_ids"], batch["attention_mask"])
+        return latent, latent.mu[model.encoder.bottleneck.kept_vectors(latent)]
+
     for bottleneck, count in (("vt", 18), ("vtp", 5), ("vts", 2 + 3 + 1 + 2 + 3)):
-        latent = make_model(bottleneck).encoder.posterior(batch["input_ids"], batch["attention_mask"])
-        assert kept_means(latent).shape == (count, 5)
-    latent = make_model("nvae").encoder.posterior(batch["input_ids"], batch["attention_mask"])
+        assert kept_means(make_model(bottleneck))[1].shape == (count, 5)
+    latent, means = kept_means(make_model("nvae"))
     kept = [
         latent.mu[row, i] for row, text in enumerate(TEXTS) for i in range(len(text)) if latent.alpha[row, i].item() > 0
     ]
     assert 0 < len(kept) < 18
-    torch.testing.assert_close(kept_means(latent), torch.stack(kept))
+    torch.testing.assert_close(means, torch.stack(kept))
 
 
 def test_plain_transformer_and_no_texts_are_refused():
     with pytest.raises(ValueError, match="no prior"):
         diagnose(make_model("t"), TEXTS)
-    with pytest.raises(ValueError, match="no texts"):
+    with pytest.raises(ValueError, match="texts is empty"):
         diagnose(make_model("vt"), [])

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from open_nvib.evaluation.generation import measure_real_text
 from open_nvib.evaluation.references import References
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.configuration import TextAutoencoderConfig
@@ -93,20 +94,19 @@ def test_a_file_in_the_way_beside_the_data_sends_the_scorer_elsewhere(references
     assert (tmp_path / "data" / "scorers").read_text() == "of the user"
     torch.testing.assert_close(weights(again := references()), expected, rtol=0, atol=0)
     assert said(again) == []
-    assert again.of_real_text("validation", 10) == references().of_real_text("validation", 10)
+    assert measure_real_text(again, "validation", 10) == measure_real_text(references(), "validation", 10)
 
 
 def test_data_that_may_be_read_only_is_enough_where_all_is_there(references, tmp_path, monkeypatch):
     first = references()
-    expected = weights(first), first.of_real_text("validation", 10)
+    expected = weights(first), measure_real_text(first, "validation", 10)
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
     monkeypatch.setattr("open_nvib.store.files.tempfile.TemporaryFile", refuse)
-    for module in ("references", "steps"):
-        monkeypatch.setattr(f"open_nvib.evaluation.{module}.FileLock", refuse)
+    monkeypatch.setattr("open_nvib.store.files.FileLock", refuse)
     again = references()
     torch.testing.assert_close(weights(again), expected[0], rtol=0, atol=0)
-    assert again.of_real_text("validation", 10) == expected[1]
+    assert measure_real_text(again, "validation", 10) == expected[1]
     assert not (tmp_path / "own").exists()

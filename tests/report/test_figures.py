@@ -7,7 +7,7 @@ import pytest
 import torch
 from factory import make_record
 
-from open_nvib.evaluation.tokens import Group
+from open_nvib.evaluation.reconstruction import TokenGroup
 from open_nvib.report.best import best_nvae
 from open_nvib.report.figures.attention import QUERIES, D, draw_attention, example
 from open_nvib.report.figures.dial import draw_dial
@@ -57,7 +57,7 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
     best = best_nvae(results.rows)
     records = best.row.records if best else ()
     log = [{"step": 1, "cross_entropy": 3.0, "kl_gaussian": 1.0, "kept": 0.5}, {"step": 2, "eval_bleu": 3.0}]
-    groups = [Group("frequency", "rarer", 3, 0.7), Group("kind", "word", 5, 0.4)]
+    groups = [TokenGroup("frequency", "rarer", 3, 0.7), TokenGroup("kind", "word", 5, 0.4)]
     draw = {
         "bleu_perplexity": lambda: draw_bleu_perplexity(results, best),
         "perplexity_kept": lambda: draw_perplexity_kept(results, best),

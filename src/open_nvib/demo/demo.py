@@ -15,7 +15,7 @@ from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.experiments.yaml_file import read_mapping, settings_of
 from open_nvib.report.files import check_is_ours
 from open_nvib.report.report import write_run_report
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, as_builtins
 from open_nvib.store.settings import Layout, TrainConfig, packaged_config, paper_partitions
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.training.train import train
@@ -87,7 +87,7 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     except InputError as error:
         raise InputError(f"{error} {OTHERS}") from error
     out.title("3. Measuring it on text it has not seen")
-    record = evaluate(path, _evaluation(config, prepared, settings), say=out.say)
+    record = as_builtins(evaluate(path, _evaluation(config, prepared, settings), say=out.say))
     written = write_run_report(path, directory)
     run = load_run(path)
     shown = sorted(texts[:200], key=lambda text: abs(len(text) - 60))[:SHOWN]

@@ -1,4 +1,4 @@
-"""What a trained model is worth: reconstruction, generation, the latent, interpolation. Needs the extra `text`."""
+"""Evaluate a trained model: reconstruction, generation, the latent, interpolation. Needs the extra `text`."""
 
 from open_nvib.evaluation.evaluate import evaluate
 from open_nvib.store.settings import EvaluateConfig

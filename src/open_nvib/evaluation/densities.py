@@ -39,7 +39,7 @@ from torch import Tensor
 from open_nvib._numeric import normal_like
 from open_nvib.gamma import log_dirichlet
 from open_nvib.process import Posterior
-from open_nvib.text.model.bottlenecks import VectorLatent
+from open_nvib.text.model.bottlenecks import Latent
 
 FAINT = 0.1
 """Pseudo-count at or below which a vector counts as dropped: more than half of the draws of Gamma(0.1) are below 0.001,
@@ -75,7 +75,7 @@ class SetDensity:
         return len(self.mu)
 
     def sample(self, count: int, generator: torch.Generator) -> WeightedSets:
-        """Exact samples, whatever the method in training: weights are to come from the density that they have here."""
+        """Draw exact samples, whichever method training uses: importance weights need the density that is evaluated."""
         mu = self.mu.expand(count, *self.mu.shape)
         z = mu + self.log_sigma.exp() * normal_like(mu, generator)
         if self.alpha is None:
@@ -84,6 +84,7 @@ class SetDensity:
         return WeightedSets(z=z, log_pi=log_dirichlet(alpha, method="implicit", generator=generator))
 
     def log_density(self, sets: WeightedSets) -> Float[Tensor, " samples"]:
+        """Evaluate the log-density of each sample."""
         vectors = gaussian_log_density(sets.z, self.mu, self.log_sigma).sum(-1)
         if self.alpha is None or sets.log_pi is None:
             return vectors
@@ -99,20 +100,20 @@ class TextDensities:
     log_size: float
 
     def log_ratio(self, sets: WeightedSets) -> Float[Tensor, " samples"]:
-        """log p(F | n) − log q(F | x)."""
+        """Compute log p(F | n) − log q(F | x) of each sample."""
         return self.log_size + self.prior.log_density(sets) - self.posterior.log_density(sets)
 
 
 def gaussian_log_density(
     z: Float[Tensor, "*samples m p"], mu: Float[Tensor, "m p"], log_sigma: Float[Tensor, "m p"]
 ) -> Float[Tensor, "*samples m"]:
-    """log N(z; μ, σ²), summed over the p dimensions."""
+    """Compute log N(z; μ, σ²), summed over the p dimensions."""
     standard = (z - mu) * (-log_sigma).exp()
     return -(0.5 * standard.square() + log_sigma + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def dirichlet_log_density(log_pi: Float[Tensor, "*samples m"], alpha: Float[Tensor, " m"]) -> Float[Tensor, "*samples"]:
-    """log Dir(π; α) as a density of the log-ratios log(πᵢ/πₘ): −log B(α) + Σ αᵢ log πᵢ.
+    """Compute log Dir(π; α) as a density of the log-ratios log(πᵢ/πₘ): −log B(α) + Σ αᵢ log πᵢ.
 
     Their Jacobian Π πᵢ takes the −1 out of the exponents; it is the same for all α, so no ratio of two densities sees
     it, and weights that underflow have finite densities.
@@ -121,20 +122,27 @@ def dirichlet_log_density(log_pi: Float[Tensor, "*samples m"], alpha: Float[Tens
     return (alpha * log_pi).sum(-1) - log_beta
 
 
-def densities(latent: VectorLatent | Posterior, *, kappa: int = 1, faint: float = FAINT) -> list[TextDensities]:
-    """Posterior and prior of each text of a batch; `kappa` vectors from each component and `faint` are NVAE's."""
+def densities(latent: Latent, *, kappa: int = 1, faint: float = FAINT) -> list[TextDensities]:
+    """Give posterior and prior of each text of a batch; `kappa` vectors from each component and `faint` are NVAE's."""
     latent = latent.to("cpu", dtype=torch.float64)
-    if isinstance(latent, Posterior):
-        return _weighted(latent, kappa, faint)
+    if latent.alpha is None:
+        return _gaussian_densities(latent)
+    return _weighted_densities(latent, kappa, faint)
+
+
+def _gaussian_densities(latent: Latent) -> list[TextDensities]:
+    """Gaussians without weights; the prior is N(0, 1)."""
+    assert latent.log_sigma is not None
     found = []
     for mu, log_sigma, real in zip(latent.mu, latent.log_sigma, latent.mask, strict=True):
         posterior = SetDensity(mu=mu[real], log_sigma=log_sigma[real], alpha=None)
-        nothing = torch.zeros_like(posterior.mu)
-        found.append(TextDensities(posterior, SetDensity(mu=nothing, log_sigma=nothing, alpha=None), log_size=0.0))
+        zero = torch.zeros_like(posterior.mu)
+        found.append(TextDensities(posterior, SetDensity(mu=zero, log_sigma=zero, alpha=None), log_size=0.0))
     return found
 
 
-def _weighted(latent: Posterior, kappa: int, faint: float) -> list[TextDensities]:
+def _weighted_densities(latent: Posterior, kappa: int, faint: float) -> list[TextDensities]:
+    """Gaussians with Dirichlet weights; the prior is that which texts are generated from."""
     kept = latent.mask & (latent.alpha > faint)
     kept[:, -1] = True  # the prior's component
     found = []
@@ -155,7 +163,7 @@ def _weighted(latent: Posterior, kappa: int, faint: float) -> list[TextDensities
 
 
 def mutual_information(posteriors: Sequence[SetDensity], samples: Sequence[WeightedSets]) -> float:
-    """I(x; F) in nats, from samples of each text's posterior: a lower bound, never above log N for N texts.
+    """Estimate I(x; F) in nats from samples of each text's posterior: a lower bound, never above log N for N texts.
 
     I(x; F) = E_x KL(q(F|x) ‖ p(F)) − KL(q(F) ‖ p(F)) = E log q(F|x)/q(F); the prior cancels. The aggregated posterior
     q(F) is the mean of q(F|x′) over the N texts, the text itself included, which makes the estimate InfoNCE with the
@@ -176,6 +184,6 @@ def mutual_information(posteriors: Sequence[SetDensity], samples: Sequence[Weigh
 
 
 def join(sets: Sequence[WeightedSets]) -> WeightedSets:
-    """All samples, which have the same number of vectors, one after the other."""
+    """Join samples that have the same number of vectors, one after the other."""
     weights = [each.log_pi for each in sets if each.log_pi is not None]
     return WeightedSets(z=torch.cat([each.z for each in sets]), log_pi=torch.cat(weights) if weights else None)

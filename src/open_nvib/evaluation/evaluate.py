@@ -1,32 +1,32 @@
-"""`evaluate`: a run directory to its metrics, step by step."""
+"""`evaluate`: measure a trained run, step by step."""
 
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import asdict
+from dataclasses import replace
 from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import open_nvib
-from open_nvib.evaluation.generation import describe, draw, perplexities
+from open_nvib.evaluation.generation import draw_samples, measure_generation, measure_real_text
 from open_nvib.evaluation.interpolation import measure_interpolation
 from open_nvib.evaluation.latent import diagnose
-from open_nvib.evaluation.reconstruction import reconstruction
+from open_nvib.evaluation.reconstruction import measure_reconstruction
 from open_nvib.evaluation.references import References, choose
-from open_nvib.store.evaluations import merge
-from open_nvib.store.files import InputError, Steps, as_builtins, check_writable, digest_of_file, finite, from_builtins
-from open_nvib.store.runs import EVALUATIONS, MODEL, WEIGHTS, change_metrics, read_lengths, read_metrics
-from open_nvib.store.settings import EvaluateConfig, Part, Recipe
+from open_nvib.store.evaluations import Evaluation, Generation, Interpolation, LatentDiagnosis, Reconstruction, merge
+from open_nvib.store.files import InputError, ResultCache, digest_of_file, obstacle_to_writing
+from open_nvib.store.runs import MODEL, WEIGHTS, RunMetrics, change_metrics, read_lengths, read_metrics
+from open_nvib.store.settings import EvaluateConfig, Part
 from open_nvib.text.data import Prepared, load_prepared
-from open_nvib.text.model.bottlenecks import PlainBottleneck
 from open_nvib.text.using.run import Run, load_run
 
 DIRECTORY, SCORERS = "evaluation", "scorers"
+PACKAGES = ("torch", "transformers", "sacrebleu")
 
 
-def to_stderr(text: str) -> None:
+def print_to_stderr(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
@@ -36,50 +36,48 @@ def evaluate(
     *,
     data: str | Path | None = None,
     device: str | None = None,
-    say: Callable[[str], None] = to_stderr,
-) -> dict[str, Any]:
-    """Measure a run, and write what was found to its `metrics.json` under `evaluations`.
+    say: Callable[[str], None] = print_to_stderr,
+) -> Evaluation:
+    """Measure a run, and write the results to its `metrics.json` under `evaluations`.
 
-    What was measured before, with the same settings on the same model, is not measured again; parts that are not
-    measured now stay in the record, see `merge`, which is what is returned.
+    What was measured before, with the same settings on the same model, is not measured again. The result has the parts
+    of an earlier evaluation that are not measured now, where they fit: see `merge`.
 
     Args:
         run: the run directory.
+        settings: what to measure, and on how much.
         data: where its prepared data is; where it was at training if not given.
         device: such as "cuda"; the CPU if not given.
-        say: is told what is going on.
+        say: takes a line of progress.
     """
     settings = EvaluateConfig() if settings is None else settings
     loaded = load_run(run, device=device)
-    read_metrics(loaded.path)  # which is written last, and to be found damaged first
+    read_metrics(loaded.path)  # written last: a damaged file is to be found before the work
     for directory in (loaded.path, loaded.path / DIRECTORY):
-        check_writable(directory, fix="An evaluation keeps its results there: copy the run to where it can be written.")
-    evaluation = Evaluation(loaded, settings, _data_of(loaded, data), say)
-    parts = evaluation.possible()
-    evaluation.check_partitions()
-    fresh = {**evaluation.circumstances(), **{part: getattr(evaluation, part)() for part in parts}}
-    record: dict[str, Any] = {}
+        if (why := obstacle_to_writing(directory)) is not None:
+            raise InputError(
+                f"{directory}: cannot be written ({why}). An evaluation keeps its results there: copy the run to where "
+                f"it can be written."
+            )
+    fresh = _Evaluator(loaded, settings, _data_of(loaded, data), say).measure()
 
-    def add(metrics: dict[str, Any]) -> None:
-        records = metrics.setdefault(EVALUATIONS, {})
-        name = f"{settings.split}-{settings.scorer}"
-        record.update(merge(records.get(name, {}), fresh, lambda text: say(f"{loaded.path}: {text}")))
-        records[name] = record
+    def add(metrics: RunMetrics) -> RunMetrics:
+        merged = merge(metrics.evaluations.get(fresh.name), fresh, lambda text: say(f"{loaded.path}: {text}"))
+        return replace(metrics, evaluations={**metrics.evaluations, fresh.name: merged})
 
-    change_metrics(loaded.path, add)
-    return finite(record)
+    return change_metrics(loaded.path, add).evaluations[fresh.name]
 
 
 def _data_of(run: Run, data: str | Path | None) -> Prepared:
-    """The data that the run was trained on, found to be the same by its recipe."""
+    """Load the data that the run was trained on; an InputError if its recipe is another."""
     try:
-        prepared = load_prepared(run.config["data"] if data is None else data)
+        prepared = load_prepared(run.config.data if data is None else data)
     except InputError as error:
         if data is not None:
             raise
         raise InputError(f"{error} If the data of {run.path} has moved, give its place: --data.") from error
-    recipe = read_lengths(run.path).get("recipe")
-    if recipe is not None and prepared.recipe.differences(from_builtins(recipe, Recipe)):
+    recipe = read_lengths(run.path).recipe
+    if recipe is not None and prepared.recipe.differences(recipe):
         raise InputError(
             f"{prepared.path}: prepared with another recipe than the data that {run.path} was trained on. Give that "
             f"data as --data, or prepare it again."
@@ -87,13 +85,13 @@ def _data_of(run: Run, data: str | Path | None) -> Prepared:
     return prepared
 
 
-class Evaluation:
-    """The parts of an evaluation; each is a step or several, and is read from disk where it was done before."""
+class _Evaluator:
+    """Measures the parts of an evaluation, in one step or several each; a step done before is read from disk."""
 
     def __init__(self, run: Run, settings: EvaluateConfig, prepared: Prepared, say: Callable[[str], None]) -> None:
         self.run, self.settings, self.prepared, self.say = run, settings, prepared, say
-        self.partition: str = run.config["partition"]
-        self.steps = Steps(run.path / DIRECTORY, lambda name: say(f"{run.path}: {name}"))
+        self.partition: str = run.config.partition
+        self.cache = ResultCache(run.path / DIRECTORY, lambda name: say(f"{run.path}: {name}"))
         config: Any = run.model.config
         self.references = References(
             prepared,
@@ -107,14 +105,35 @@ class Evaluation:
             run.model.device,
         )
 
+    def measure(self) -> Evaluation:
+        """Measure the parts that the settings name, as far as they are possible."""
+        parts = self.possible_parts()
+        self.check_partitions()
+        return Evaluation(
+            settings=self.settings,
+            config=self.run.config,
+            recipe=self.prepared.recipe,
+            model=self.model,
+            seed=self.run.config.seed,
+            versions={
+                "open_nvib": open_nvib.__version__,
+                "python": platform.python_version(),
+                **{name: version(name) for name in PACKAGES},
+            },
+            reconstruction=self.reconstruction() if "reconstruction" in parts else None,
+            generation=self.generation() if "generation" in parts else None,
+            latent=self.latent() if "latent" in parts else None,
+            interpolation=self.interpolation() if "interpolation" in parts else None,
+        )
+
     @cached_property
     def model(self) -> str:
-        """A name for the weights."""
+        """Digest of the weights."""
         return digest_of_file(self.run.path / MODEL / WEIGHTS)
 
     @property
     def model_inputs(self) -> dict[str, Any]:
-        """What every step depends on: the weights and the code that reads them."""
+        """Inputs of every step: the weights and the version of the code that reads them."""
         return {"model": self.model, "version": open_nvib.__version__}
 
     @cached_property
@@ -122,8 +141,8 @@ class Evaluation:
         """Sentences of the partition that the model was trained on."""
         return self.references.held_out(self.settings.split)
 
-    def possible(self) -> list[Part]:
-        """The parts of `measure` that there are; an InputError if there is none."""
+    def possible_parts(self) -> list[Part]:
+        """List the parts of `measure` that can be measured; an InputError if none can."""
         reasons = {part: reason for part in self.settings.measure if (reason := self._obstacle(part)) is not None}
         for part, reason in reasons.items():
             if len(reasons) == len(set(self.settings.measure)):
@@ -132,110 +151,104 @@ class Evaluation:
         return [part for part in self.settings.measure if part not in reasons]
 
     def _obstacle(self, part: Part) -> str | None:
-        """Why a part cannot be measured; None if it can."""
-        if part in ("generation", "latent") and isinstance(self.run.model.encoder.bottleneck, PlainBottleneck):
+        """Say why a part cannot be measured; None if it can."""
+        if part in ("generation", "latent") and not self.run.model.encoder.bottleneck.has_prior:
             return "a plain Transformer has no prior. Measure reconstruction or interpolation."
         if part == "interpolation" and len(self.held_out) < 2:
-            return f"it goes from one sentence to another, and {self._where(self.partition)} has {len(self.held_out)}."
+            return f"it takes two sentences, and {self._where(self.partition)} has {len(self.held_out)}."
         return None
 
-    def _where(self, partition: str) -> str:
-        return f"{self.prepared.path / partition / self.settings.split}"
+    def _where(self, partition: str) -> Path:
+        return self.prepared.path / partition / self.settings.split
 
     def check_partitions(self) -> None:
-        """An InputError where there are no sentences to measure on; a word on those that are too long."""
-        settings, longest = self.settings, self.run.model.config.max_positions - 1
+        """Raise an InputError where there are no sentences to measure on; say how many are too long."""
+        settings, where = self.settings, self._where(self.partition)
         unknown = [name for name in settings.generalise if name not in self.prepared.partitions]
         if unknown and settings.generalise != EvaluateConfig().generalise:
             raise InputError(
-                f"{self.prepared.path}: no partition {unknown[0]!r} to generalise to, there is "
+                f"{self.prepared.path}: no partition {unknown[0]!r} to generalise to; available: "
                 f"{', '.join(self.prepared.partitions)}."
             )
-        every = len(self.prepared.split(self.partition, settings.split))
-        where = self._where(self.partition)
+        every, longest = len(self.prepared.split(self.partition, settings.split)), self.run.longest
         if not self.held_out:
             raise InputError(
-                f"{where}: has no sentence of 1 to {longest} tokens, which is what this model takes. Give another "
-                f"--split, or prepare more data."
+                f"{where}: no sentence has 1 to {longest} tokens, as this model expects. Give another --split, or "
+                f"prepare more data."
             )
-        if len(self.held_out) < every:
-            left = every - len(self.held_out)
-            self.say(f"{where}: {left} of {every} sentences have more than the {longest} tokens that the model takes")
+        if left := every - len(self.held_out):
+            self.say(f"{where}: left out {left} of {every} sentences, longer than the model's {longest} tokens")
 
     @cached_property
     def others(self) -> dict[str, list[list[int]]]:
-        """The sentences of partitions that the model never saw, where it takes all of them."""
-        longest = self.run.model.config.max_positions - 1
+        """Sentences of the partitions that the model was not trained on and that are not too long for it."""
         found = {}
         for name in self.settings.generalise:
             if name == self.partition or name not in self.prepared.partitions:
                 continue
             texts = list(self.prepared.split(name, self.settings.split)["input_ids"])
-            most = max(map(len, texts))
+            most, longest = max(map(len, texts)), self.run.longest
             if most <= longest:
                 found[name] = texts
             else:
-                self.say(f"{self._where(name)}: left out, it has sentences of {most} tokens, the model takes {longest}")
+                where = self._where(name)
+                self.say(f"{where}: left out, has sentences of {most} tokens, longer than the model's {longest}")
         return found
 
-    def reconstruction(self) -> dict[str, Any]:
-        """Of the partition that the model was trained on, and of those that it never saw."""
+    def reconstruction(self) -> dict[str, Reconstruction]:
+        """Measure reconstruction of the partition that the model was trained on, and of others."""
         settings = self.settings
         results = {}
         for partition, texts in {self.partition: self.held_out, **self.others}.items():
             inputs = {
                 **self.model_inputs,
-                "recipe": as_builtins(self.prepared.recipe),
+                "recipe": self.prepared.recipe,
                 "partition": partition,
                 "split": settings.split,
                 "sentences": settings.sentences,
                 "seed": settings.seed,
             }
 
-            def compute(texts: list[list[int]] = texts) -> dict[str, Any]:
-                return reconstruction(self.run, choose(texts, settings.sentences, settings.seed))
+            def compute(texts: list[list[int]] = texts) -> Reconstruction:
+                return measure_reconstruction(self.run, choose(texts, settings.sentences, settings.seed))
 
-            results[partition] = self.steps.run(f"reconstruction-{partition}", inputs, compute)
+            results[partition] = self.cache.run(f"reconstruction-{partition}", inputs, compute, Reconstruction)
         return results
 
-    def generation(self) -> dict[str, Any]:
-        """Of samples from the prior."""
+    def generation(self) -> Generation:
+        """Measure samples from the prior, and real text beside them."""
         settings, references = self.settings, self.references
         inputs = {**self.model_inputs, **references.inputs, "samples": settings.samples, "split": settings.split}
 
-        def compute() -> dict[str, Any]:
-            samples = draw(self.run, settings.samples, seed=settings.seed, steps=self.steps, inputs=self.model_inputs)
-            found = perplexities(samples, references, settings.split)
-            return {
-                "forward_perplexity": found.forward,
-                "reverse_perplexity": found.reverse,
-                **describe(samples, self.run, references.training),
-            }
+        def compute() -> Generation:
+            samples = draw_samples(
+                self.run, settings.samples, seed=settings.seed, cache=self.cache, inputs=self.model_inputs
+            )
+            return measure_generation(self.run, samples, references, settings.split)
 
-        measured = self.steps.run("generation", inputs, compute)
-        return measured | references.of_real_text(settings.split, settings.samples)
+        measured = self.cache.run("generation", inputs, compute, Generation)
+        return replace(measured, **vars(measure_real_text(references, settings.split, settings.samples)))
 
-    def latent(self) -> dict[str, Any]:
-        """On held-out sentences."""
+    def latent(self) -> LatentDiagnosis:
+        """Diagnose the latent of held-out sentences."""
         settings = self.settings
         inputs = {
             **self.model_inputs,
-            "recipe": as_builtins(self.prepared.recipe),
+            "recipe": self.prepared.recipe,
             "split": settings.split,
             "sentences": settings.latent_sentences,
             "samples": settings.importance_samples,
             "seed": settings.seed,
         }
 
-        def compute() -> dict[str, Any]:
+        def compute() -> LatentDiagnosis:
             texts = choose(self.held_out, settings.latent_sentences, settings.seed)
-            found = diagnose(self.run.model, texts, importance_samples=settings.importance_samples, seed=settings.seed)
-            return asdict(found)
+            return diagnose(self.run.model, texts, importance_samples=settings.importance_samples, seed=settings.seed)
 
-        return self.steps.run("latent", inputs, compute)
+        return self.cache.run("latent", inputs, compute, LatentDiagnosis)
 
-    def interpolation(self) -> dict[str, Any]:
-        """Between pairs of held-out sentences."""
+    def interpolation(self) -> Interpolation:
+        """Measure paths between pairs of held-out sentences."""
         settings = self.settings
         inputs = {
             **self.model_inputs,
@@ -246,28 +259,11 @@ class Evaluation:
             "texts": "token ids",
         }
 
-        def compute() -> dict[str, Any]:
+        def compute() -> Interpolation:
             texts = choose(self.held_out, 2 * settings.interpolations, settings.seed)
             pairs = list(zip(texts[::2], texts[1::2], strict=False))
-            found = measure_interpolation(
+            return measure_interpolation(
                 self.run, pairs, steps=settings.interpolation_steps, perplexity=self.references.perplexity
             )
-            return asdict(found)
 
-        return self.steps.run("interpolation", inputs, compute)
-
-    def circumstances(self) -> dict[str, Any]:
-        """What the numbers are of."""
-        packages = ("torch", "transformers", "sacrebleu")
-        return {
-            "settings": asdict(self.settings),
-            "model": self.model,
-            "config": self.run.config,
-            "recipe": as_builtins(self.prepared.recipe),
-            "seed": self.run.config["seed"],
-            "versions": {
-                "open_nvib": open_nvib.__version__,
-                "python": platform.python_version(),
-                **{name: version(name) for name in packages},
-            },
-        }
+        return self.cache.run("interpolation", inputs, compute, Interpolation)

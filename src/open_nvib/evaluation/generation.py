@@ -1,65 +1,139 @@
 """Samples from the prior: how likely, how diverse, how new and how long they are."""
 
-from dataclasses import dataclass
+import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from open_nvib.evaluation.diversity import diversity
-from open_nvib.evaluation.references import References
-from open_nvib.evaluation.scorers import Texts, score
-from open_nvib.store.files import Steps
+from open_nvib.evaluation.references import References, choose
+from open_nvib.store.evaluations import Generation, RealText
+from open_nvib.store.files import ResultCache
+from open_nvib.text.model.decoding import Texts
 from open_nvib.text.using.run import Run
 
-CHUNK = 5000
-"""Samples in one step: what an interrupted evaluation loses at most."""
+SAMPLES_IN_A_STEP = 5000
+"""An interrupted evaluation loses at most this many samples."""
 EXAMPLES = 10
+ORDERS = (1, 2, 3, 4)
+"""Lengths n of the n-grams that are counted."""
+SELF_BLEU_TEXTS = 1000
+"""Self-BLEU grows with the number of texts, so it is always of this many, or of all if there are fewer."""
 
 
-@dataclass(frozen=True)
-class Perplexities:
-    """Both perplexities of samples.
-
-    Args:
-        forward: of the samples under a scorer of the training text: low if they are fluent.
-        reverse: of held-out text under a scorer of the samples: low if they are fluent and as diverse as real text.
-    """
-
-    forward: float
-    reverse: float
-
-
-def draw(run: Run, count: int, *, seed: int, steps: Steps, inputs: Any) -> list[list[int]]:
-    """Token ids of samples, a chunk at a time, each with a seed of its own."""
+def draw_samples(run: Run, count: int, *, seed: int, cache: ResultCache, inputs: dict[str, Any]) -> list[list[int]]:
+    """Draw texts from the prior, as token ids: in several steps, each with a seed of its own."""
     samples: list[list[int]] = []
-    for chunk, first in enumerate(range(0, count, CHUNK)):
-        size = min(CHUNK, count - first)
-        chunk_seed = seed * 1_000_003 + chunk
+    for step, first in enumerate(range(0, count, SAMPLES_IN_A_STEP)):
+        size = min(SAMPLES_IN_A_STEP, count - first)
+        step_seed = seed * 1_000_003 + step
 
-        def compute(size: int = size, chunk_seed: int = chunk_seed) -> list[list[int]]:
-            return run.sample_ids(size, seed=chunk_seed)
+        def compute(size: int = size, step_seed: int = step_seed) -> list[list[int]]:
+            return run.sample_ids(size, seed=step_seed)
 
         name = f"samples-{first + size}-of-{count}"
-        samples += steps.run(name, {**inputs, "size": size, "seed": chunk_seed}, compute)
+        samples += cache.run(name, {**inputs, "size": size, "seed": step_seed}, compute, list[list[int]])
     return samples
 
 
-def perplexities(samples: Texts, references: References, split: str) -> Perplexities:
-    """Forward and reverse perplexity."""
-    reverse = score(references.train(samples), references.config, references.held_out(split)).perplexity
-    return Perplexities(forward=references.perplexity(samples), reverse=reverse)
+def measure_generation(run: Run, samples: list[list[int]], references: References, split: str) -> Generation:
+    """Measure samples of a model; how real text compares is left to `measure_real_text`."""
+    training = {tuple(text) for text in references.training}
+    return Generation(
+        samples=len(samples),
+        reverse_perplexity=references.reverse_perplexity(samples, split),
+        forward_perplexity=references.perplexity(samples),
+        distinct=distinct_shares(samples),
+        self_bleu=self_bleu(samples),
+        copied=sum(tuple(text) in training for text in samples) / len(samples),
+        empty=sum(not text for text in samples) / len(samples),
+        lengths=count_lengths(samples),
+        examples=tuple(run.tokenizer.batch_decode(samples[:EXAMPLES])),
+    )
 
 
-def describe(samples: list[list[int]], run: Run, training: Texts) -> dict[str, Any]:
-    """What can be counted without a scorer."""
-    known = {tuple(text) for text in training}
-    measured = diversity(samples)
-    return {
-        "samples": len(samples),
-        "distinct": measured.distinct,
-        "self_bleu": measured.self_bleu,
-        "copied": sum(tuple(text) in known for text in samples) / len(samples),
-        "empty": sum(not text for text in samples) / len(samples),
-        "lengths": np.bincount([len(text) for text in samples]).tolist(),
-        "examples": run.tokenizer.batch_decode(samples[:EXAMPLES]),
-    }
+def measure_real_text(references: References, split: str, samples: int) -> RealText:
+    """Measure real sentences as the samples of a model are measured: what a perfect generator would reach.
+
+    `real_forward_perplexity` is held-out text under the scorer of the training text. `real_reverse_perplexity` is
+    held-out text under a scorer of as many training sentences as there are samples; of all, if there are fewer.
+    """
+
+    def compute() -> RealText:
+        chosen = choose(references.training, samples, references.seed)
+        return RealText(
+            real_forward_perplexity=references.perplexity(references.held_out(split)),
+            real_reverse_perplexity=references.reverse_perplexity(chosen, split),
+            real_distinct=distinct_shares(chosen),
+            real_self_bleu=self_bleu(chosen),
+            real_lengths=count_lengths(references.training),
+        )
+
+    inputs = {**references.inputs, "split": split, "samples": samples}
+    return references.cache.run("real-text", inputs, compute, RealText)
+
+
+def count_lengths(texts: Texts) -> tuple[int, ...]:
+    """Count texts by their number of tokens: entry k is the number of texts of k tokens."""
+    return tuple(np.bincount([len(text) for text in texts]).tolist())
+
+
+def ngrams(text: Sequence[int], n: int) -> list[tuple[int, ...]]:
+    return [tuple(text[first : first + n]) for first in range(len(text) - n + 1)]
+
+
+def distinct_shares(texts: Texts) -> dict[int, float | None]:
+    """Divide the number of distinct n-grams by that of all, for each n of ORDERS; None where there are no n-grams.
+
+    The share falls with the number of texts.
+    """
+    found: dict[int, float | None] = {}
+    for n in ORDERS:
+        counts = Counter(gram for text in texts for gram in ngrams(text, n))
+        found[n] = len(counts) / counts.total() if counts else None
+    return found
+
+
+def self_bleu(texts: Texts) -> float | None:
+    """Compute corpus BLEU-4, in percent, of the first SELF_BLEU_TEXTS texts, each with all others as its references.
+
+    A count is clipped at the largest count in another text: for each n-gram the largest and second largest count over
+    texts, and the text with the largest, are enough. None for fewer than two texts that are not empty.
+    """
+    texts = [text for text in texts[:SELF_BLEU_TEXTS] if text]
+    if len(texts) < 2:
+        return None
+    log_precision = 0.0
+    for n in ORDERS:
+        counts = [Counter(ngrams(text, n)) for text in texts]
+        best: dict[tuple[int, ...], tuple[int, int, int]] = {}  # largest count, its text, second largest count
+        for index, counted in enumerate(counts):
+            for gram, count in counted.items():
+                largest, owner, second = best.get(gram, (0, -1, 0))
+                if count > largest:
+                    best[gram] = (count, index, largest)
+                else:
+                    best[gram] = (largest, owner, max(second, count))
+        matches = total = 0
+        for index, counted in enumerate(counts):
+            for gram, count in counted.items():
+                largest, owner, second = best[gram]
+                matches += min(count, second if owner == index else largest)
+                total += count
+        if not matches:
+            return 0.0
+        log_precision += math.log(matches / total) / len(ORDERS)
+    hypotheses, references = sum(len(text) for text in texts), _closest_lengths(texts)
+    brevity = 0.0 if hypotheses >= references else 1 - references / hypotheses
+    return 100 * math.exp(log_precision + brevity)
+
+
+def _closest_lengths(texts: Texts) -> int:
+    """Sum, over texts, the length of the other text closest in length; of two as close, the shorter."""
+    counts = Counter(len(text) for text in texts)
+    total = 0
+    for length, count in counts.items():
+        others = [other for other in counts if other != length or count > 1]
+        total += count * min(others, key=lambda other: (abs(other - length), other))
+    return total

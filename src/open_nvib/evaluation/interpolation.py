@@ -4,96 +4,73 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import fields
+from typing import Any
 
 import torch
 
 from open_nvib.attention import Mixture
-from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib.store.evaluations import Interpolation
 from open_nvib.store.files import InputError
-from open_nvib.text.model.decoding import decode
-from open_nvib.text.using.run import BATCH, Run, mix
+from open_nvib.text.model.decoding import BATCH, decode
+from open_nvib.text.using.run import Run
 
 EXAMPLES = 3
 
 Ids = Sequence[int]
 """A text of token ids, without special tokens."""
-Scorer = Callable[[list[list[int]]], float]
-"""The perplexity of texts."""
-
-
-@dataclass(frozen=True)
-class InterpolationMetrics:
-    """Of paths between pairs of texts.
-
-    Args:
-        pairs, steps: number of paths, and of points on each, both ends included.
-        perplexity: of all texts at each point of the path, both ends included.
-        smoothness, smoothness_sd: mean and standard deviation over paths.
-        examples: the first paths.
-    """
-
-    pairs: int
-    steps: int
-    perplexity: list[float]
-    smoothness: float
-    smoothness_sd: float
-    examples: list[list[str]]
 
 
 def measure_interpolation(
-    run: Run, pairs: Sequence[tuple[Ids, Ids]], *, steps: int, perplexity: Scorer
-) -> InterpolationMetrics:
-    """Go from one text to the other of each pair and judge what is on the way."""
+    run: Run, pairs: Sequence[tuple[Ids, Ids]], *, steps: int, perplexity: Callable[[list[list[int]]], float]
+) -> Interpolation:
+    """Measure the texts on the paths between the two texts of each pair; `perplexity` scores texts."""
     paths = interpolate_pairs(run, pairs, steps)
     values = [smoothness(path) for path in paths]
-    return InterpolationMetrics(
+    return Interpolation(
         pairs=len(paths),
         steps=steps,
-        perplexity=[perplexity([path[step] for path in paths]) for step in range(steps)],
+        perplexity=tuple(perplexity([path[step] for path in paths]) for step in range(steps)),
         smoothness=statistics.fmean(values),
         smoothness_sd=statistics.stdev(values) if len(values) > 1 else 0.0,
-        examples=[run.tokenizer.batch_decode(path) for path in paths[:EXAMPLES]],
+        examples=tuple(tuple(run.tokenizer.batch_decode(path)) for path in paths[:EXAMPLES]),
     )
 
 
 @torch.no_grad()
 def interpolate_pairs(run: Run, pairs: Sequence[tuple[Ids, Ids]], steps: int) -> list[list[list[int]]]:
-    """`Run.interpolate` of many pairs, decoded together, as the very tokens that the model emits.
+    """Interpolate between many pairs as `Run.interpolate` does, decoded together, and return the decoder's own tokens.
 
     Their text, tokenised again, can be other tokens, and more of them than the model takes.
     """
     if steps < 2:
-        raise InputError(f"steps is {steps}, wanted at least 2: both ends.")
+        raise InputError(f"steps is {steps}, expected at least 2: both ends.")
     if not pairs:
-        raise InputError("got no pairs of texts to interpolate between, wanted at least one.")
+        raise InputError("pairs: got none, expected at least one pair of texts to interpolate between.")
     paths: list[list[list[int]]] = []
     at_once = max(1, BATCH // steps)
     for first in range(0, len(pairs), at_once):
         chosen = pairs[first : first + at_once]
-        latent = run.encode_ids([text for pair in chosen for text in pair])  # one pair after the other, of one width
+        latent: Any = run.encode_ids([text for pair in chosen for text in pair])  # all of one kind and width
         points: list[Mixture] = []
         limits: list[int] = []
         for row in range(0, len(latent), 2):
-            two = latent[row : row + 2]
-            points += [mix(two, step / (steps - 1)) for step in range(steps)]
-            limits += [2 * int(two.lengths.max())] * steps
+            points += [latent[row].mix(latent[row + 1], step / (steps - 1)) for step in range(steps)]
+            limits += [2 * int(latent.lengths[row : row + 2].max())] * steps
         texts = decode(run.model, join(points), torch.tensor(limits))
         paths += [texts[start : start + steps] for start in range(0, len(texts), steps)]
     return paths
 
 
 def join(mixtures: Sequence[Mixture]) -> Mixture:
-    """One batch of mixtures that are all of one kind and width."""
-    if isinstance(mixtures[0], GaussianMixture):
-        names, kind = ("mu", "log_sigma", "log_alpha"), GaussianMixture
-    else:
-        names, kind = ("z", "log_pi"), ImpulseMixture
+    """Join mixtures of one kind and width to one batch."""
+    kind = type(mixtures[0])
+    names = [each.name for each in fields(kind)]
     return kind(**{name: torch.cat([getattr(mixture, name) for mixture in mixtures]) for name in names})
 
 
 def smoothness(path: Sequence[Sequence[int]]) -> float:
-    """From 0 to 1: how directly and how evenly a path of k steps goes from its first text to its last.
+    """Rate from 0 to 1 how directly and how evenly a path of k steps goes from its first text to its last.
 
     With the edit distances dₜ between neighbours, their sum D, and the distance E from end to end,
 
@@ -112,7 +89,7 @@ def smoothness(path: Sequence[Sequence[int]]) -> float:
 
 
 def edit_distance(a: Sequence[int], b: Sequence[int]) -> int:
-    """Levenshtein's: insertions, deletions and replacements of tokens to get from one to the other."""
+    """Count the insertions, deletions and replacements of tokens from one text to the other (Levenshtein)."""
     row = list(range(len(b) + 1))
     for i, token in enumerate(a, 1):
         diagonal, row[0] = row[0], i

@@ -1,50 +1,110 @@
-"""What scores texts: a model with a negative log-likelihood, trained the same way whatever it is trained on.
+"""Scorers: models that are trained on texts and give other texts a likelihood.
 
-The causal one is a language model. The other one copies (see `copying.py`) and is here to show that.
+The causal scorer is a language model. The copying scorer is an autoencoder, which sees the sentence that it scores.
+Published perplexities near 1 imply such a scorer. It measures how well a sentence is copied and gives every sentence,
+also one of random tokens, a perplexity near 1: `docs/scorers.md` shows it by experiment. It is here for comparison with
+those numbers and for nothing else.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel
 
-from open_nvib.evaluation.copying import CopyingScorer
-from open_nvib.evaluation.language_model import LanguageModel
+from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import Collator, LengthGroupedSampler, in_batches
+from open_nvib.text.model.decoding import Collator, Texts, in_batches
+from open_nvib.text.training.trainer import LengthGroupedSampler
 
-BATCH = 64
+TRAINING_BATCH = 64
+SCORING_BATCH = 256
 LEARNING_RATE = 3e-3
 WARMUP_SHARE = 0.1
-CLIP = 1.0
-EVALUATION_BATCH = 256
+LARGEST_GRADIENT_NORM = 1.0
+DROPOUT = 0.1
+LARGEST_LOG_PERPLEXITY = 50.0
 
-Texts = Sequence[Sequence[int]]
 Kind = Literal["causal", "autoencoder"]
+
+
+class CausalScorer(nn.Module):
+    """Language model of GPT-2's architecture: a token sees the start of the text and the tokens before it."""
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__()
+        assert config.decoder_start_token_id is not None
+        self.start = config.decoder_start_token_id
+        self.model = GPT2LMHeadModel(
+            GPT2Config(
+                vocab_size=config.vocab_size,
+                n_positions=config.max_positions,
+                n_embd=config.d_model,
+                n_layer=config.encoder_layers + config.decoder_layers,
+                n_head=config.heads,
+                n_inner=config.ffn_size,
+                embd_pdrop=DROPOUT,
+                attn_pdrop=0.0,
+                resid_pdrop=DROPOUT,
+                activation_function="relu",
+                bos_token_id=config.bos_token_id,
+                eos_token_id=config.eos_token_id,
+                pad_token_id=config.pad_token_id,
+            )
+        )
+
+    def forward(self, labels: Tensor) -> Tensor:
+        """Sum the negative log-likelihood of `labels` over all tokens, in nats."""
+        real = labels != IGNORED
+        seen = labels.masked_fill(~real, self.start).roll(1, dims=-1)
+        seen[:, 0] = self.start
+        hidden = self.model.transformer(input_ids=seen).last_hidden_state  # padding comes last: nothing real sees it
+        logits = self.model.lm_head(hidden[real])
+        return F.cross_entropy(logits.float(), labels[real], reduction="sum")
+
+
+class CopyingScorer(nn.Module):
+    """Plain Transformer autoencoder, which encodes the text and its end."""
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__()
+        plain: Any = {**config.to_diff_dict(), "bottleneck": "t"}
+        self.model = TextAutoencoder(TextAutoencoderConfig(**plain))
+
+    def forward(self, labels: Tensor) -> Tensor:
+        """Sum the negative log-likelihood of `labels` given themselves over all tokens, in nats."""
+        model = self.model
+        real = labels != IGNORED
+        texts = labels.masked_fill(~real, model.config.pad_token_id)
+        mixture = model.encoder.posterior(texts, real).mean()
+        hidden = model.decoder(model.encoder.embedding(model.shift_right(labels)), model.decoder.project(mixture))
+        return F.cross_entropy(model.head(hidden[real]).float(), labels[real], reduction="sum")
+
+
+Scorer = CausalScorer | CopyingScorer
+SCORERS: dict[Kind, type[Scorer]] = {"causal": CausalScorer, "autoencoder": CopyingScorer}
 
 
 @dataclass(frozen=True)
 class Score:
-    """Negative log-likelihood in nats, and the tokens it is of, the end of every text among them."""
+    """Negative log-likelihood in nats, and the number of tokens, the end of every text included."""
 
     nats: float
     tokens: int
 
     @property
     def perplexity(self) -> float:
-        """Sums over all tokens, divides once."""
-        return math.exp(min(self.nats / max(1, self.tokens), 50.0))
-
-
-Scorer = LanguageModel | CopyingScorer
+        """Perplexity per token, of all tokens together."""
+        return math.exp(min(self.nats / max(1, self.tokens), LARGEST_LOG_PERPLEXITY))
 
 
 def make_scorer(kind: Kind, config: TextAutoencoderConfig) -> Scorer:
-    """An untrained scorer of the size of a text autoencoder, with its vocabulary."""
-    return LanguageModel(config) if kind == "causal" else CopyingScorer(config)
+    """Make an untrained scorer with the size and the vocabulary of a text autoencoder."""
+    return SCORERS[kind](config)
 
 
 def train_scorer(
@@ -57,31 +117,30 @@ def train_scorer(
     say: Callable[[str], None],
     device: torch.device | str = "cpu",
 ) -> Scorer:
-    """Train a scorer on texts: Adam, a warm-up, a cosine to zero, batches of similar length.
+    """Train a scorer on texts: AdamW, a warm-up, a cosine to zero, batches of similar length.
 
-    The sizes of the data differ, the number of steps does not: a scorer of few texts sees them more often.
+    The number of steps does not depend on the number of texts: a scorer of few texts sees them more often.
     """
     if not texts:
-        raise ValueError("a scorer needs at least one text to train on, got none.")
+        raise ValueError("texts: a scorer needs at least one text to train on, got none.")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         scorer = make_scorer(kind, config).to(device)
         optimiser = torch.optim.AdamW(scorer.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
         warmup = max(1, int(WARMUP_SHARE * steps))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, warmup, steps))
-        collator = Collator(config.pad_token_id, config.eos_token_id)  # pyright: ignore[reportArgumentType]
-        sampler = LengthGroupedSampler([len(text) for text in texts], BATCH, seed=seed)
+        sampler = LengthGroupedSampler([len(text) for text in texts], TRAINING_BATCH, seed=seed)
         scorer.train()
         step = epoch = 0
         while step < steps:
             sampler.set_epoch(epoch)
             order = list(sampler)
-            for first in range(0, len(order), BATCH):
-                batch = _batch(collator, [texts[index] for index in order[first : first + BATCH]], device)
-                loss = scorer(batch) / (batch["labels"] >= 0).sum()
+            for first in range(0, len(order), TRAINING_BATCH):
+                labels = _labels(config, [texts[index] for index in order[first : first + TRAINING_BATCH]], device)
+                loss = scorer(labels) / (labels != IGNORED).sum()
                 optimiser.zero_grad()
                 loss.backward()
-                nn.utils.clip_grad_norm_(scorer.parameters(), CLIP)
+                nn.utils.clip_grad_norm_(scorer.parameters(), LARGEST_GRADIENT_NORM)
                 optimiser.step()
                 schedule.step()
                 step += 1
@@ -93,24 +152,25 @@ def train_scorer(
     return scorer.eval()
 
 
-def _batch(collator: Collator, texts: Texts, device: torch.device | str) -> dict[str, Tensor]:
-    return {name: x.to(device) for name, x in collator([{"input_ids": text} for text in texts]).items()}
-
-
 def _rate(step: int, warmup: int, steps: int) -> float:
-    """The share of the learning rate at a step."""
+    """Return the share of the learning rate at a step."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
+def _labels(config: TextAutoencoderConfig, texts: Texts, device: torch.device | str) -> Tensor:
+    """Pad texts, with their ends, to one batch."""
+    collator = Collator(config.pad_token_id, config.eos_token_id)  # pyright: ignore[reportArgumentType]
+    return collator([{"input_ids": text} for text in texts])["labels"].to(device)
+
+
 @torch.no_grad()
 def score(scorer: Scorer, config: TextAutoencoderConfig, texts: Texts) -> Score:
-    """The likelihood of texts."""
-    collator = Collator(config.pad_token_id, config.eos_token_id)  # pyright: ignore[reportArgumentType]
+    """Sum the likelihood of texts."""
     nats, tokens = 0.0, 0
-    for _, chosen in in_batches(texts, EVALUATION_BATCH, len):
-        batch = _batch(collator, chosen, scorer.model.device)
-        nats += scorer(batch).item()
-        tokens += int((batch["labels"] >= 0).sum())
+    for _, chosen in in_batches(texts, SCORING_BATCH, len):
+        labels = _labels(config, chosen, scorer.model.device)
+        nats += scorer(labels).item()
+        tokens += int((labels != IGNORED).sum())
     return Score(nats, tokens)

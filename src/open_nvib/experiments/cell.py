@@ -28,7 +28,8 @@ from open_nvib.experiments.state import (
     read_result,
     read_state,
 )
-from open_nvib.store.files import InputError, finite, write_json
+from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.files import InputError, as_builtins, write_json
 from open_nvib.store.runs import as_plain
 from open_nvib.text.training.train import train
 from open_nvib.text.using.run import CONFIG, METRICS, is_run
@@ -167,7 +168,7 @@ def note_failure(cell: Cell, text: str) -> None:
         cell.failure_file.write_text(text, encoding="utf-8")
 
 
-def make_result(cell: Cell, record: dict[str, Any], seconds: dict[str, float]) -> dict[str, Any]:
+def make_result(cell: Cell, record: Evaluation, seconds: dict[str, float]) -> dict[str, Any]:
     """All that a report reads of a cell."""
     metrics = json.loads((cell.run / METRICS).read_text())
     evaluations = {**metrics.pop("evaluations", {}), cell.evaluation: record}
@@ -176,9 +177,9 @@ def make_result(cell: Cell, record: dict[str, Any], seconds: dict[str, float]) -
         "seed": cell.seed,
         "label": cell.label,
         "paper": cell.paper,
-        "train": finite(metrics),
+        "train": as_builtins(metrics),
         "seconds": seconds,
-        "evaluations": finite(evaluations),
+        "evaluations": as_builtins(evaluations),
     }
 
 

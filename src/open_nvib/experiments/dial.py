@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from open_nvib.evaluation.reconstruction import tokens_kept
 from open_nvib.evaluation.references import choose
-from open_nvib.evaluation.tokens import tokens_kept
 from open_nvib.experiments.experiment import Experiment, load_experiment
 from open_nvib.report.command import plan_of
 from open_nvib.report.figures.dial import draw_dial

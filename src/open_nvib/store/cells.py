@@ -1,4 +1,4 @@
-"""Results of cells (a row of an experiment with a seed): a JSON for each, in the folders of an experiment or in one."""
+"""Results of cells (a row of an experiment with a seed): read from an experiment's folders, exported to one folder."""
 
 import os
 from collections.abc import Sequence
@@ -6,16 +6,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError, read_record, write_text
+from open_nvib.store.files import OPTIONAL, InputError, in_one_line, read_record, write_text
 
 RESULT = "result.json"
-LARGEST = 200_000
-"""Bytes of a result. Exported results are committed, so that a larger one is worth a remark."""
+LARGEST_BYTES = 200_000
+"""Size of a result above which exporting it, to be committed, is worth a remark."""
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training ended with: its last step, and the metrics on validation data."""
+    """The end of training: its last step, and the metrics on validation data."""
 
     step: int = 0
     validation: dict[str, float | None] = field(default_factory=dict)
@@ -23,7 +23,7 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class CellResult:
-    """What was measured of a row with one seed: the content of `result.json`.
+    """The results of a row with one seed: the content of `result.json`.
 
     Attributes:
         row: name of the row.
@@ -32,7 +32,7 @@ class CellResult:
         paper: the row of the paper's table to print beside it, if the paper has it.
         seconds: that training and evaluation took, interrupted attempts included.
         evaluations: by name, such as "validation-causal".
-        path: where it was read from; not in the file.
+        path: where it was read from; None for a result to be written.
     """
 
     row: str
@@ -42,7 +42,7 @@ class CellResult:
     paper: str = ""
     train: TrainingResult = field(default_factory=TrainingResult)
     seconds: dict[str, float] = field(default_factory=dict)
-    path: Path | None = None
+    path: Path | None = field(default=None, metadata=OPTIONAL)
 
     @property
     def export_name(self) -> str:
@@ -50,14 +50,14 @@ class CellResult:
 
 
 def read_cell(file: Path) -> CellResult:
-    """The result of a cell; an InputError for a file that is none."""
+    """Read the result of a cell; an InputError names the entry that does not fit."""
     fix = "Run its cell again, or remove it from the directory of results."
     return replace(read_record(file, CellResult, fix=fix), path=file)
 
 
 def read_cells(folder: Path) -> list[CellResult]:
-    """Cells of <row>/seed-<k>/result.json, as an experiment writes them, else of the *.json in the folder itself."""
-    if not os.path.isdir(folder):  # which is False, not an error, for a name that is too long
+    """Read <row>/seed-<k>/result.json, as an experiment writes them, or else the *.json in the folder itself."""
+    if not os.path.isdir(folder):  # Path.is_dir raises an error for a name that is too long
         raise InputError(
             f"{folder}: no such directory, expected the results of an experiment. Run it with `nvib experiment run` "
             f"first, or give --cells with a directory of its results."
@@ -72,7 +72,7 @@ def read_cells(folder: Path) -> list[CellResult]:
 
 
 def check_export(cells: Sequence[CellResult], folder: Path) -> None:
-    """An InputError if a file is there that would be written and is not the result of a cell."""
+    """Raise an InputError if an export would overwrite a file that is not the result of a cell."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder}: is a file, expected a directory for the results. Give another --output.")
     for cell in cells:
@@ -81,7 +81,7 @@ def check_export(cells: Sequence[CellResult], folder: Path) -> None:
 
 
 def export_cells(cells: Sequence[CellResult], folder: Path) -> list[str]:
-    """Copy results to `folder`/<row>-seed-<k>.json. Returns remarks on those that are large to commit."""
+    """Copy results to `folder`/<row>-seed-<k>.json. Return remarks on results that are large to commit."""
     check_export(cells, folder)
     remarks = []
     for cell in cells:
@@ -91,10 +91,7 @@ def export_cells(cells: Sequence[CellResult], folder: Path) -> list[str]:
         try:
             write_text(target, text)
         except OSError as error:
-            why = error.strerror or error
-            raise InputError(f"{target}: cannot be written ({why}). Give another --output.") from error
-        if len(text.encode()) > LARGEST:
-            remarks.append(
-                f"{target}: {len(text):,} bytes, more than the {LARGEST:,} that a result is expected to take."
-            )
+            raise InputError(f"{target}: cannot be written ({in_one_line(error)}). Give another --output.") from error
+        if (size := len(text.encode())) > LARGEST_BYTES:
+            remarks.append(f"{target}: {size:,} bytes, expected at most {LARGEST_BYTES:,} of a result.")
     return remarks

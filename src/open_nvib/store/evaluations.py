@@ -1,13 +1,13 @@
-"""The record of an evaluation in `metrics.json` and in the result of a cell, and what becomes of an earlier one.
+"""Results of an evaluation, as `metrics.json` and the results of cells hold them, and how two are merged.
 
 A number that is not finite, and one that was not measured, is null on disk and None here.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from open_nvib.store.files import finite
+from open_nvib.store.files import OPTIONAL
 from open_nvib.store.settings import PARTS, EvaluateConfig, Part, Recipe, TrainConfig
 
 
@@ -133,7 +133,7 @@ class Interpolation:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What one evaluation found of a model, and what it was measured on. A part that was not measured is None.
+    """The results of one evaluation of a model, and what they were measured on. A part that was not measured is None.
 
     Attributes:
         settings: of the evaluation.
@@ -149,15 +149,25 @@ class Evaluation:
     model: str | None = None
     seed: int = 0
     versions: dict[str, str] = field(default_factory=dict)
-    reconstruction: dict[str, Reconstruction] | None = None
-    generation: Generation | None = None
-    latent: LatentDiagnosis | None = None
-    interpolation: Interpolation | None = None
+    reconstruction: dict[str, Reconstruction] | None = field(default=None, metadata=OPTIONAL)
+    generation: Generation | None = field(default=None, metadata=OPTIONAL)
+    latent: LatentDiagnosis | None = field(default=None, metadata=OPTIONAL)
+    interpolation: Interpolation | None = field(default=None, metadata=OPTIONAL)
+
+    @property
+    def name(self) -> str:
+        """Name under which it is kept, such as "validation-causal"."""
+        return f"{self.settings.split}-{self.settings.scorer}"
 
     @property
     def trained_on(self) -> Reconstruction | None:
         """Reconstruction of the partition that the model was trained on."""
         return next(iter(self.reconstruction.values())) if self.reconstruction else None
+
+    @property
+    def measured(self) -> dict[Part, Any]:
+        """The parts that were measured."""
+        return {part: value for part in PARTS if (value := getattr(self, part)) is not None}
 
 
 DEPENDS: dict[Part, tuple[str, ...]] = {
@@ -166,41 +176,40 @@ DEPENDS: dict[Part, tuple[str, ...]] = {
     "latent": ("latent_sentences", "importance_samples", "seed"),
     "interpolation": ("interpolations", "interpolation_steps", "scorer_steps", "seed"),
 }
-"""Settings that the numbers of each part depend on; split and scorer, which are the name of a record, aside."""
+"""Settings that the numbers of each part depend on, beside split and scorer, which name the evaluation."""
 CIRCUMSTANCES = ("model", "config", "recipe", "versions")
 
 
-def merge(known: dict[str, Any], fresh: dict[str, Any], say: Callable[[str], None]) -> dict[str, Any]:
-    """The new record, with the parts of an earlier one that it does not have.
+def merge(known: Evaluation | None, fresh: Evaluation, say: Callable[[str], None]) -> Evaluation:
+    """Add to a new evaluation the parts of an earlier one that it does not have.
 
-    A record has one value of each setting. That of a setting on which no new part depends is the one that the earlier
-    parts were measured with. An earlier part that was measured on something else, or with another value of a setting
-    on which a new part depends, too, is left out, and `say` is told.
+    An evaluation has one value of each setting: a setting on which no new part depends keeps the value that the earlier
+    parts were measured with. An earlier part is left out, and `say` is told, if it was measured on something else or
+    with another value of a setting on which a new part depends.
     """
-    used = {name for part in PARTS if part in fresh for name in DEPENDS[part]}
-    settings, kept = dict(fresh["settings"]), {}
-    for part in PARTS:
-        if part not in known or part in fresh:
+    if known is None:
+        return fresh
+    used = {name for part in fresh.measured for name in DEPENDS[part]}
+    kept: dict[str, Any] = {}
+    settings: dict[str, Any] = {}
+    for part, value in known.measured.items():
+        if part in fresh.measured:
             continue
-        other = differences(part, known, fresh, used)
-        if other:
-            say(f"{part} of an earlier evaluation is left out: {', '.join(other)}. Measure it again to have it back.")
+        if obstacles := _obstacles(part, known, fresh, used):
+            say(f"{part} of an earlier evaluation is left out: {', '.join(obstacles)}. Measure it again to restore it.")
             continue
-        kept[part] = known[part]
-        settings |= {name: known["settings"][name] for name in DEPENDS[part]}
-    settings["measure"] = [*settings["measure"], *(part for part in kept if part not in settings["measure"])]
-    parts = {part: (fresh | kept)[part] for part in PARTS if part in fresh or part in kept}
-    return {**fresh, "settings": settings, **parts}
+        kept[part] = value
+        settings |= {name: getattr(known.settings, name) for name in DEPENDS[part]}
+    settings["measure"] = [*fresh.settings.measure, *(part for part in kept if part not in fresh.settings.measure)]
+    return replace(fresh, settings=replace(fresh.settings, **settings), **kept)
 
 
-def differences(part: Part, known: dict[str, Any], fresh: dict[str, Any], used: set[str]) -> list[str]:
-    """In what an earlier part does not fit in with the new ones."""
-    found = [f"another {name}" for name in CIRCUMSTANCES if name in known and known[name] != finite(fresh[name])]
-    settings = known.get("settings")
-    settings = settings if isinstance(settings, dict) else {}
+def _obstacles(part: Part, known: Evaluation, fresh: Evaluation, used: set[str]) -> list[str]:
+    """Say in what an earlier part differs from the new ones; what an early record does not say is taken as equal."""
+    pairs = {name: (getattr(known, name), getattr(fresh, name)) for name in CIRCUMSTANCES}
+    found = [f"another {name}" for name, (before, now) in pairs.items() if before and before != now]
     for name in DEPENDS[part]:
-        if name not in settings:
-            found.append(f"no {name} is known")
-        elif name in used and settings[name] != fresh["settings"][name]:
-            found.append(f"{name} was {settings[name]}, now {fresh['settings'][name]}")
+        before, now = getattr(known.settings, name), getattr(fresh.settings, name)
+        if name in used and before != now:
+            found.append(f"{name} was {before}, now {now}")
     return found

@@ -1,4 +1,4 @@
-"""Read and write files: atomic writes, one-line errors for damaged files, and cached results."""
+"""Read and write files: atomic writes, locks, one-line errors for damaged files, and cached results."""
 
 import errno
 import hashlib
@@ -6,18 +6,19 @@ import json
 import math
 import tempfile
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
-from filelock import FileLock
+from filelock import BaseFileLock, FileLock
 
 
 class InputError(ValueError):
     """What the user gave cannot be used: a missing file, a wrong value, an output that would be overwritten.
 
-    The message is one line and says what, where, what was got, what was wanted, and the fix. The command line prints
+    The message is one line and says what, where, what was got, what was expected, and the fix. The command line prints
     it without a traceback and exits with 2.
     """
 
@@ -25,12 +26,36 @@ class InputError(ValueError):
 T = TypeVar("T")
 
 PARTIAL = ".partial"
+LONGEST_REASON = 200
+"""Characters of another library's message that are quoted in an error."""
+OPTIONAL = {"optional": True}
+"""Metadata of a dataclass field that `as_builtins` leaves out where it is None or empty."""
+
+
+def as_builtins(value: Any) -> Any:
+    """Convert dataclasses, mappings and sequences to JSON's own types; a number that is not finite becomes None."""
+    if is_dataclass(value) and not isinstance(value, type):
+        return {
+            each.name: as_builtins(entry)
+            for each in fields(value)
+            if (entry := getattr(value, each.name)) or "optional" not in each.metadata
+        }
+    if isinstance(value, Mapping):
+        return {str(key): as_builtins(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [as_builtins(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def from_builtins(value: Any, kind: type[T]) -> T:
+    """Convert JSON's own types to the dataclass `kind`; a ValueError names the entry that does not fit."""
+    return msgspec.convert(value, kind, str_keys=True)
 
 
 def write_text(path: Path, text: str) -> None:
-    """All of it or nothing; writers at the same time do not meet, the last one stays.
+    """Write all of a file or nothing; of several writers at the same time, the last one wins.
 
-    Half of a character, which UTF-8 does not have, is written as JSON escapes it.
+    Half of a surrogate pair, which UTF-8 cannot hold, is written as a JSON escape.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
@@ -43,79 +68,45 @@ def write_text(path: Path, text: str) -> None:
 
 
 def whole_name(path: Path) -> str:
-    """The name that a file is to have once it is whole."""
+    """Return the name that a file has once `write_text` has written all of it."""
     return path.stem.rpartition(".")[0] if path.suffix == PARTIAL else path.name
 
 
 def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
-    """As `write_text`; a number that is not finite is null."""
+    """Write the JSON of `as_builtins(value)`, as `write_text` does."""
     write_text(path, json.dumps(as_builtins(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def finite(value: Any) -> Any:
-    """What comes back from a JSON file of it: JSON has no word for what is not a number but null."""
-    if isinstance(value, dict):
-        return {str(key): finite(entry) for key, entry in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [finite(entry) for entry in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def read_object(path: Path, *, fix: str) -> dict[str, Any]:
-    """The JSON object in a file; an InputError, which ends in `fix`, if there is none."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise damaged(path, error, fix=fix) from error
-    except (ValueError, RecursionError) as error:
-        raise damaged(path, f"not JSON: {error}", fix=fix) from error
-    if not isinstance(value, dict):
-        raise damaged(path, f"a JSON {type(value).__name__}, wanted an object", fix=fix)
-    return value
-
-
 def read_record(path: Path, kind: type[T], *, fix: str) -> T:
-    """Read a JSON file as the dataclass `kind`; an InputError that names the entry if it is none.
+    """Read a JSON file as the dataclass `kind`; an InputError names the entry that does not fit.
 
-    An entry that the dataclass does not have is passed over; one that the file does not have takes its default.
+    Entries that the dataclass does not have are ignored; those that the file does not have take their defaults. JSON's
+    extensions Infinity and NaN, which earlier versions wrote, are None.
     """
     try:
-        return msgspec.json.decode(path.read_bytes(), type=kind)
-    except OSError as error:
+        return from_builtins(as_builtins(json.loads(path.read_text(encoding="utf-8"))), kind)
+    except json.JSONDecodeError as error:
+        raise damaged(path, f"not JSON: {error}", fix=fix) from error
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of UTF-8, of msgspec, of a __post_init__
         raise damaged(path, error, fix=fix) from error
-    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, and so are those of __post_init__
-        raise damaged(path, error, fix=fix) from error
-
-
-def as_builtins(value: Any) -> Any:
-    """A value of dataclasses, mappings and sequences in JSON's own types; a number that is not finite is None."""
-    return finite(msgspec.to_builtins(value, str_keys=True))
-
-
-def from_builtins(value: Any, kind: type[T]) -> T:
-    """The dataclass `kind` that JSON's own types describe; a ValueError that names the entry if they do not."""
-    return msgspec.convert(value, kind, str_keys=True)
 
 
 def damaged(path: Path, why: BaseException | str, *, fix: str) -> InputError:
-    """The one line on a file that cannot be used."""
+    """Make the error, one line, about a file that cannot be used."""
     return InputError(f"{path}: cannot be used ({in_one_line(why)}). {fix}")
 
 
 def in_one_line(why: BaseException | str) -> str:
+    """Shorten a message, or the message of an exception, to one line."""
     text = (isinstance(why, OSError) and why.strerror) or " ".join(str(why).split()) or type(why).__name__
-    return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-def check_writable(directory: Path, *, fix: str) -> None:
-    """An InputError if no file can be written to a directory, which is made if it is not there."""
-    why = obstacle_to_writing(directory)
-    if why is not None:
-        raise InputError(f"{directory}: cannot be written ({why}). {fix}")
+    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
 
 
 def obstacle_to_writing(directory: Path) -> str | None:
-    """Why no file can be written to a directory; None if one can. A full disk is an OSError."""
+    """Say why no file can be written to a directory, which is made if missing; None if one can.
+
+    A full disk is an OSError: it is no property of the directory.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -126,8 +117,14 @@ def obstacle_to_writing(directory: Path) -> str | None:
         return in_one_line(error)
 
 
+def file_lock(path: Path) -> BaseFileLock:
+    """Return the lock at `path`, which one process at a time can hold; its directory is made if missing."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return FileLock(path)
+
+
 def digest_of_file(path: Path) -> str:
-    """A name for what is in a file."""
+    """Return the SHA-256 of a file, in hexadecimal."""
     hashed = hashlib.sha256()
     with path.open("rb") as stream:
         while block := stream.read(2**20):
@@ -135,43 +132,54 @@ def digest_of_file(path: Path) -> str:
     return hashed.hexdigest()
 
 
-def digest(inputs: Any) -> str:
-    """A short name for what a result depends on, or for a result."""
-    return hashlib.sha256(json.dumps(inputs, sort_keys=True).encode()).hexdigest()[:12]
+def digest(value: Any) -> str:
+    """Return a short name for a value that `as_builtins` takes; equal values have equal names."""
+    return hashlib.sha256(json.dumps(as_builtins(value), sort_keys=True).encode()).hexdigest()[:12]
 
 
-class Steps:
-    """Results in a directory, a file for each step and for what it depends on.
+class ResultCache:
+    """Results of steps, kept in a directory: a file for each step and each set of inputs.
 
-    Several processes may share the directory: one computes a step, the others wait for it. What is in one of the
-    `others`, which may not be written, counts as well.
+    Processes may share the directory: one computes a step, the others wait for its result.
+
+    Args:
+        directory: where results are written.
+        say: is told the name of each step that is computed.
+        others: directories to read from as well; they need not be writable.
     """
 
     def __init__(self, directory: Path, say: Callable[[str], None], *, others: Sequence[Path] = ()) -> None:
         self.directory, self.say, self.others = directory, say, others
 
-    def run(self, name: str, inputs: Any, compute: Callable[[], Any]) -> Any:
-        """The result of a step: what is on disk if it was computed from the same inputs, else computed now."""
+    def run(self, name: str, inputs: Any, compute: Callable[[], T], kind: Any) -> T:
+        """Return the result of a step: from disk if it was computed from the same inputs, else computed now.
+
+        Args:
+            name: of the step.
+            inputs: all that the result depends on, in what `as_builtins` takes.
+            compute: computes the result.
+            kind: type of the result, such as a dataclass or `list[int]`, which a file is read as.
+        """
         file = f"{name}-{digest(inputs)}.json"
         for directory in (self.directory, *self.others):
-            known = _read(directory / file)
-            if known is not None:
+            if (known := _read_result(directory / file, kind)) is not None:
                 return known
         path = self.directory / file
-        self.directory.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):
-            known = _read(path)
+        with file_lock(path.with_suffix(".lock")):
+            known = _read_result(path, kind)  # another process may have computed it in the meantime
             if known is None:
                 self.say(name)
-                known = finite(compute())
-                write_json(path, {"digest": digest(known), "result": known})
+                result = as_builtins(compute())
+                write_json(path, {"digest": digest(result), "result": result})
+                known = msgspec.convert(result, kind, str_keys=True)
         return known
 
 
-def _read(path: Path) -> Any:
-    """What a finished step wrote; None for a step that is to be done, or whose file is not what was written."""
+def _read_result(path: Path, kind: Any) -> Any:
+    """Read the result of a finished step; None if there is none, or if its file is damaged."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
-        return found["result"] if digest(found["result"]) == found["digest"] else None
+        intact = digest(found["result"]) == found["digest"]
+        return msgspec.convert(found["result"], kind, str_keys=True) if intact else None
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return None

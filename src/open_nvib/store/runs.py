@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import FileLock
 from safetensors import SafetensorError
 
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import (
+    OPTIONAL,
     InputError,
     as_builtins,
     damaged,
     digest_of_file,
+    file_lock,
     from_builtins,
     read_record,
     whole_name,
@@ -192,8 +193,8 @@ class RunMetrics:
     """
 
     step: int = 0
-    validation: dict[str, float | None] = field(default_factory=dict)
-    evaluations: dict[str, Evaluation] = field(default_factory=dict)
+    validation: dict[str, float | None] = field(default_factory=dict, metadata=OPTIONAL)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict, metadata=OPTIONAL)
 
 
 def read_metrics(run: Path) -> RunMetrics:
@@ -204,7 +205,7 @@ def read_metrics(run: Path) -> RunMetrics:
 
 def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> RunMetrics:
     """Read the metrics, change them and write them, one process after the other. Returns the new ones."""
-    with FileLock(run / LOCK):
+    with file_lock(run / LOCK):
         metrics = change(read_metrics(run))
         write_json(run / METRICS, metrics, indent=1)
     return metrics

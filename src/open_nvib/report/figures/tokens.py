@@ -2,14 +2,14 @@
 
 from collections.abc import Sequence
 
-from open_nvib.evaluation.tokens import Group
+from open_nvib.evaluation.reconstruction import TokenGroup
 from open_nvib.report.figures.style import MUTED, canvas, look_of, style, to_svg
 from open_nvib.report.spread import spread
 
 TITLES = {"frequency": "by frequency", "kind": "by kind of token", "place": "by place"}
 
 
-def draw_tokens(seeds: Sequence[Sequence[Group]], *, family: str) -> str | None:
+def draw_tokens(seeds: Sequence[Sequence[TokenGroup]], *, family: str) -> str | None:
     """Means over seeds with their deviations, and that of all tokens, which a stride gives to each."""
     panels = [by for by in TITLES if any(group.by == by for groups in seeds for group in groups)]
     if not panels:

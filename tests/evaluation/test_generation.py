@@ -4,15 +4,17 @@ import numpy as np
 import pytest
 import sacrebleu
 
-from open_nvib.evaluation.diversity import distinct, diversity, self_bleu
+from open_nvib.evaluation.generation import count_lengths, distinct_shares, self_bleu
 
 
 def test_distinct_n_grams_counted_by_hand():
     texts = [[5, 6, 5, 6], [5, 6, 7]]
-    assert distinct(texts, 1) == 3 / 7
-    assert distinct(texts, 2) == 3 / 5, "56 65 67 of 56 65 56 56 67"
-    assert distinct(texts, 4) == 1.0
-    assert distinct([[5], [6]], 2) is None
+    assert distinct_shares(texts) == {1: 3 / 7, 2: 3 / 5, 3: 3 / 3, 4: 1 / 1}  # 2: 56 65 67 of 56 65 56 56 67
+    assert distinct_shares([[5], [6]]) == {1: 1.0, 2: None, 3: None, 4: None}
+
+
+def test_lengths_are_counted_from_zero():
+    assert count_lengths([[5, 6], [], [7, 8], [9]]) == (1, 1, 2)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -27,9 +29,9 @@ def test_self_bleu_is_sacrebleu_against_all_other_texts(seed):
 
 
 def test_texts_that_are_all_the_same_are_not_diverse():
-    found = diversity([[5, 6, 7, 8, 9]] * 20)
-    assert found.self_bleu == pytest.approx(100)
-    assert found.distinct["1"] == 5 / 100
+    texts = [[5, 6, 7, 8, 9]] * 20
+    assert self_bleu(texts) == pytest.approx(100)
+    assert distinct_shares(texts)[1] == 5 / 100
 
 
 def test_one_text_has_nothing_to_differ_from():

@@ -1,14 +1,43 @@
-"""On which tokens vectors are spent: against counting by hand."""
+"""The vectors kept, and the tokens that they are spent on: against counting by hand."""
+
+import statistics
+from typing import Any
 
 import pytest
 import torch
 
-from open_nvib.evaluation.tokens import kind_of, rank_of, tokens_kept, vectors_of_tokens
-from open_nvib.process import Posterior
+from open_nvib.evaluation.reconstruction import by_length, kept_share, kind_of, rank_group, tokens_kept, vectors_kept
+from open_nvib.store.evaluations import KeptAtLength
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.bottlenecks import NVIBBottleneck, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.using.run import load_run
+
+
+def test_kept_share_is_the_mean_over_sentences_counted_by_hand(nvae):
+    """A sentence at a time, without padding: tokens with α > 0."""
+    loaded: Any = load_run(nvae)
+    texts = list(load_prepared(loaded.config.data).split("short", "validation")["input_ids"])[:9]
+    sentences = loaded.tokenizer.batch_decode(texts)
+
+    def alphas(sentence: str) -> list[float]:
+        return [token.alpha for token in loaded.inspect([sentence])[0].tokens]
+
+    median = statistics.median(alpha for sentence in sentences for alpha in alphas(sentence))
+    loaded.model.encoder.bottleneck.nvib.to_alpha.bias.data -= median  # α is a ReLU: now about half are dropped
+    counts = [sum(alpha > 0 for alpha in alphas(sentence)) for sentence in sentences]
+    assert vectors_kept(loaded.model, texts) == counts
+    assert 0 < sum(counts) < sum(len(text) for text in texts)
+    share = sum(count / len(text) for count, text in zip(counts, texts, strict=True)) / 9
+    assert kept_share(texts, counts) == pytest.approx(share)
+
+
+def test_number_kept_by_length():
+    texts = [[5] * 3, [5] * 3, [5] * 7]
+    assert by_length(texts, [1, 3, 6]) == (
+        KeptAtLength(length=3, sentences=2, kept=2.0, sd=1.0),
+        KeptAtLength(length=7, sentences=1, kept=6.0, sd=0.0),
+    )
 
 
 def bottleneck_of(**options):
@@ -25,7 +54,7 @@ def test_gathered_tokens_have_the_part_of_a_vector_that_they_fill():
     bottleneck = bottleneck_of(keep_share=0.5, delta=2.0)
     hidden = torch.tensor([[4.0, 1.0, 1.0, 9.0], [3.0, 4.0, 1.0, 9.0]]).unsqueeze(-1)
     mask = torch.tensor([[1, 1, 1, 1], [1, 1, 1, 0]]).bool()
-    shares = vectors_of_tokens(bottleneck, hidden, mask)
+    shares = bottleneck.vectors_of_tokens(hidden, mask)
     torch.testing.assert_close(shares, torch.tensor([[1.0, 0.25, 0.25, 1.0], [0.75, 1.0, 0.25, 0.0]]))
     latent = bottleneck(hidden, mask)
     assert (latent.kept * latent.lengths).round().tolist() == shares.sum(-1).ceil().tolist() == [3.0, 2.0]
@@ -33,18 +62,18 @@ def test_gathered_tokens_have_the_part_of_a_vector_that_they_fill():
 
 def test_dropped_tokens_have_none():
     hidden, mask = torch.tensor([[1.0, -1.0, 2.0]]).unsqueeze(-1), torch.ones(1, 3).bool()
-    assert vectors_of_tokens(bottleneck_of(), hidden, mask).tolist() == [[1.0, 0.0, 1.0]]
+    assert bottleneck_of().vectors_of_tokens(hidden, mask).tolist() == [[1.0, 0.0, 1.0]]
     strided = bottleneck_of(bottleneck="vts", stride=0.5)
-    assert vectors_of_tokens(strided, hidden, mask).tolist() == [[1.0, 0.0, 1.0]]
+    assert strided.vectors_of_tokens(hidden, mask).tolist() == [[1.0, 0.0, 1.0]]
 
 
 def test_a_pooled_latent_has_no_vectors_of_tokens():
-    with pytest.raises(ValueError, match="one vector for all tokens"):
-        vectors_of_tokens(bottleneck_of(bottleneck="vtp"), torch.zeros(2, 4, 1), torch.ones(2, 4).bool())
+    with pytest.raises(ValueError, match="vectors_of_tokens"):
+        bottleneck_of(bottleneck="vtp").vectors_of_tokens(torch.zeros(2, 4, 1), torch.ones(2, 4).bool())
 
 
 def test_groups():
-    assert [rank_of(rank) for rank in (1, 10, 11, 1000, 1001)] == [
+    assert [rank_group(rank) for rank in (1, 10, 11, 1000, 1001)] == [
         "the 10 most frequent",
         "the 10 most frequent",
         "to rank 100",
@@ -66,7 +95,7 @@ def test_groups_add_up_to_all_tokens(nvae, evaluation_data):
     texts = list(prepared.split("short", "validation")["input_ids"])
     groups = tokens_kept(run, texts, prepared.split("short", "train")["input_ids"])
     latent = run.encode_ids(texts)
-    assert isinstance(latent, Posterior)
+    assert latent.alpha is not None
     kept = (latent.alpha[:, :-1] > 0).sum().item()
     for by in ("frequency", "kind", "place"):
         those = [group for group in groups if group.by == by]
