@@ -1,0 +1,43 @@
+"""Old names work, warn where they are used, and name their successor."""
+
+import inspect
+import sys
+import types
+import warnings
+
+import pytest
+
+from open_nvib import NVIB
+from open_nvib._deprecation import deprecated_name
+
+
+@pytest.fixture
+def old(monkeypatch):
+    """A module with one old name."""
+    module = types.ModuleType("old_module")
+    renamed = {"Bottleneck": "open_nvib.NVIB"}
+    bare = inspect.unwrap(deprecated_name)  # the check of types in tests would be a frame between
+    module.__getattr__ = lambda name: bare("old_module", name, renamed, removal="0.3")
+    monkeypatch.setitem(sys.modules, "old_module", module)
+    return module
+
+
+def test_an_old_name_is_the_new_thing_and_warns_at_its_use(old):
+    with pytest.warns(DeprecationWarning, match=r"old_module\.Bottleneck.*0\.3.*open_nvib\.NVIB") as caught:
+        assert old.Bottleneck is NVIB
+    assert caught[0].filename == __file__
+
+
+def test_an_import_of_an_old_name_warns_at_the_import(old):
+    with pytest.warns(DeprecationWarning, match="Bottleneck") as caught:
+        from old_module import Bottleneck  # pyright: ignore[reportMissingImports]
+    assert Bottleneck is NVIB
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_any_other_name_is_an_attribute_error_without_a_warning(old):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(AttributeError, match="Nothing"):
+            _ = old.Nothing
+        assert not hasattr(old, "nothing")
