@@ -8,7 +8,7 @@ import torch
 
 import open_nvib as nv
 from open_nvib.cli import main
-from open_nvib.text.training.console import troubles
+from open_nvib.text.training.trainer import find_troubles
 from tools.blocks import blocks
 
 FAQ = Path(__file__).parents[2] / "docs/faq.md"
@@ -24,7 +24,7 @@ QUOTED = [block.text.strip() for block in blocks(FAQ) if block.language == "outp
     ],
 )
 def test_warnings_of_training(metrics, name):
-    found = troubles(metrics, 0.4, drops=True)
+    found = find_troubles(metrics, 0.4, drops=True)
     assert list(found) == [name]
     assert f"warning: {found[name]}" in QUOTED
 

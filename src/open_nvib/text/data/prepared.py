@@ -21,13 +21,13 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from open_nvib.store.files import InputError, damaged, read_record
 from open_nvib.store.settings import Recipe
 from open_nvib.text.data.sentences import SPLITS
+from open_nvib.text.drawing import PALETTE, save_figure
 
 RECORD = "recipe.json"
 TOKENIZER = "tokenizer"
 FORMAT = "open_nvib prepared text, 1"
 _FIX = "Prepare the data again in another place, with `nvib prepare --output`."
 
-_COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#D55E00", "#56B4E9")  # told apart by colour-blind eyes
 _HATCHES = ("", "//", "..", "xx", "\\\\", "++")
 _SHARE_ON_AXIS = 0.995  # of all sentences; the rest is a long thin tail
 
@@ -177,7 +177,6 @@ def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
     """
     from matplotlib.figure import Figure
 
-    path = Path(path)
     lengths, partitions = prepared.lengths, prepared.recipe.settings["partitions"]
     total = int(lengths.sum())
     widest = max(high for _, high in partitions.values())
@@ -190,7 +189,7 @@ def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
     for index, (name, (low, high)) in enumerate(partitions.items()):
         inside = (tokens >= low) & (tokens <= high)
         label = f"{name}, {low}–{high} tokens: {prepared.counts.partitions[name].available / total:.1%}"
-        colour, hatch = _COLOURS[index % len(_COLOURS)], _HATCHES[index % len(_HATCHES)]
+        colour, hatch = PALETTE[index % len(PALETTE)], _HATCHES[index % len(_HATCHES)]
         bars = axes.bar(tokens[inside], shares[inside], width=1, color=colour, label=label)
         for bar in bars:
             bar.set(hatch=hatch, edgecolor="white", linewidth=0)
@@ -199,6 +198,4 @@ def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
     axes.set_title(f"{name}: {total:,} sentences, {together:.2%} in use", fontsize=10)
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None)
-    return path
+    return save_figure(figure, path)

@@ -15,7 +15,7 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.files import InputError, as_builtins, digest_of_file, from_builtins
+from open_nvib.store.files import InputError, digest_of_file
 from open_nvib.store.runs import (
     CHECKPOINTS,
     MODEL,
@@ -32,7 +32,7 @@ from open_nvib.store.runs import (
     write_lengths,
     writing_to,
 )
-from open_nvib.store.settings import Recipe, TrainConfig
+from open_nvib.store.settings import TrainConfig
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
@@ -131,8 +131,8 @@ def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None
     """Write what a run has from its beginning."""
     directory.mkdir(parents=True, exist_ok=True)
     prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
-    recipe = from_builtins(as_builtins(prepared.recipe), Recipe)
-    write_lengths(directory, Lengths(prepared.length_histogram(config.partition).tolist(), config.partition, recipe))
+    histogram = prepared.length_histogram(config.partition).tolist()
+    write_lengths(directory, Lengths(histogram, config.partition, prepared.recipe))
     write_config(directory, config)
 
 
