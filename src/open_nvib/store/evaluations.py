@@ -31,12 +31,12 @@ class Example:
 
 @dataclass(frozen=True)
 class Reconstruction:
-    """How well texts of one partition come back from the mean of their latents, and the vectors kept.
+    """Reconstruction of texts of one partition from the means of their latents, and the vectors kept.
 
     Attributes:
         kept: ν, the mean over texts of the vectors kept for each token.
-        signature: what sacreBLEU was told.
-        exact: share of texts that come back token for token.
+        signature: of sacreBLEU: its version and options.
+        exact: share of texts that are reconstructed token for token.
     """
 
     sentences: int
@@ -52,7 +52,7 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class RealText:
-    """What real sentences get where the samples of a model are measured."""
+    """Real sentences, measured as the samples of a model are: what a perfect generator would reach."""
 
     real_forward_perplexity: float | None = None
     real_reverse_perplexity: float | None = None
@@ -63,7 +63,7 @@ class RealText:
 
 @dataclass(frozen=True)
 class Generation(RealText):
-    """Samples of the prior.
+    """Samples of the prior, and real text beside them.
 
     Attributes:
         forward_perplexity: of the samples under a scorer of the training text: low if they are fluent.
@@ -86,7 +86,7 @@ class Generation(RealText):
 
 @dataclass(frozen=True)
 class LatentDiagnosis:
-    """What the latent holds: means over texts. What needs samples is None without them.
+    """Diagnosis of the latent: means over texts. Numbers that need samples are None without them.
 
     Attributes:
         kl_dirichlet, kl_gaussian: L_D and L_G in nats per text, in the form and with the κ of the model's loss.
@@ -114,7 +114,7 @@ class LatentDiagnosis:
 
 @dataclass(frozen=True)
 class Interpolation:
-    """Paths between pairs of texts.
+    """Interpolation: paths between pairs of texts.
 
     Attributes:
         pairs, steps: number of paths, and of points on each, both ends included.
