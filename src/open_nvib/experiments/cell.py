@@ -72,10 +72,10 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
             if not locked:
                 who = f"process {known.pid} on {known.host}" if known is not None else "another process"
                 return Outcome(cell, "busy", f"{who} runs it")
-            changed = changed_settings(cell, known)
-            if changed and not overwrite:
-                return Outcome(cell, "failed", settings_conflict(cell, changed))
-            if not changed and (result := finished_result(cell, known)) is not None:
+            conflict = settings_conflict(cell, known)
+            if conflict and not overwrite:
+                return Outcome(cell, "failed", conflict)
+            if not conflict and (result := finished_result(cell, known)) is not None:
                 return Outcome(cell, "kept", result=result)
             return _train_and_evaluate(cell, known, say, overwrite=overwrite)
     except (InputError, OSError) as error:  # of the cell's own files; other errors are in its state
@@ -128,11 +128,11 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             result = _make_result(cell, from_builtins(as_builtins(evaluation), Evaluation), progress.state.seconds)
             write_result(cell, result)
             cell.failure_file.unlink(missing_ok=True)
-            progress.done()
+            progress.finish("done")
         except Exception as error:
             failure = traceback.format_exc()
             write_failure(cell, failure)
-            progress.failed(reason_of(error))
+            progress.finish("failed", reason_of(error))
     state = progress.state
     if state.state == "done":
         return Outcome(cell, "done", result=read_result(cell), record=state)
@@ -199,21 +199,17 @@ def _exists(pid: int) -> bool:
         os.kill(pid, 0)
     except ProcessLookupError:
         return False
-    except PermissionError:
-        return True
+    except PermissionError:  # it is another user's
+        pass
     return True
 
 
-def changed_settings(cell: Cell, state: CellState | None) -> list[str]:
-    """Names of settings that differ from those with which the cell was started.
-
-    A setting that its state file does not have is newer than the file, and had its default.
-    """
-    return [] if state is None else sorted(differences(as_builtins(state.settings), as_builtins(cell.settings)))
-
-
-def settings_conflict(cell: Cell, changed: list[str]) -> str:
-    """Message on a cell that was run with other settings."""
+def settings_conflict(cell: Cell, state: CellState | None) -> str | None:
+    """Say in which settings a cell differs from those that it was started with; None if in none."""
+    known = cell.settings if state is None else state.settings
+    changed = sorted(differences(as_builtins(known), as_builtins(cell.settings)))
+    if not changed:
+        return None
     return (
         f"{cell.directory}: holds {cell} with other settings ({', '.join(changed[:5])}). Give another output, or "
         f"--overwrite to replace it."
@@ -274,7 +270,7 @@ class _Progress:
     """Keeps the state file of a cell that this process runs: phases, the time they take, and signs of life."""
 
     def __init__(self, cell: Cell, known: CellState | None) -> None:
-        resumed = known if not changed_settings(cell, known) else None
+        resumed = None if settings_conflict(cell, known) else known
         self.cell = cell
         self.state = CellState(
             state="running",
@@ -310,11 +306,9 @@ class _Progress:
         finally:
             self._write()
 
-    def done(self) -> None:
-        self.state = replace(self.state, state="done", phase=None, finished=_now())
-
-    def failed(self, reason: str) -> None:
-        self.state = replace(self.state, state="failed", reason=reason, finished=_now())
+    def finish(self, state: Literal["done", "failed"], reason: str | None = None) -> None:
+        phase = self.state.phase if state == "failed" else None
+        self.state = replace(self.state, state=state, reason=reason, phase=phase, finished=_now())
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -15,7 +16,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from open_nvib.experiments.cell import (
     STALE_SECONDS,
@@ -45,27 +46,22 @@ RAY_ANSWER_SECONDS = 30.0
 """Within which it must answer as a Ray cluster: Ray itself would try for minutes."""
 
 
-@runtime_checkable
-class Engine(Protocol):
+class Engine(ABC):
     """Runs cells. Entering it raises an InputError if it cannot; leaving it stops cells that are still running."""
 
-    def __enter__(self) -> object: ...
-
-    def __exit__(self, *error: object) -> None: ...
-
-    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
-        """Run every cell, also if others fail, and yield each outcome as soon as it is known."""
-        ...
-
-
-class Serial:
-    """Runs one cell after another in this process, with their output on its own standard streams."""
-
-    def __enter__(self) -> "Serial":
+    def __enter__(self) -> "Engine":
         return self
 
     def __exit__(self, *error: object) -> None:
         return
+
+    @abstractmethod
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+        """Run every cell, also if others fail, and yield each outcome as soon as it is known."""
+
+
+class Serial(Engine):
+    """Runs one cell after another in this process, with their output on its own standard streams."""
 
     def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
         for cell in cells:
@@ -90,7 +86,7 @@ def run_with_log(cell: Cell, *, folder: str, overwrite: bool, wait_seconds: floa
         return Outcome(cell, "failed", reason_of(error))
 
 
-class Processes:
+class Processes(Engine):
     """Runs several cells at a time, each in a process of its own. A cell whose process dies has failed.
 
     Args:
@@ -104,9 +100,6 @@ class Processes:
             raise InputError(f"workers is {workers}, expected at least 1.")
         self.threads = max(1, cores // self.workers)
         self._running: dict[Connection, tuple[Cell, BaseProcess]] = {}
-
-    def __enter__(self) -> "Processes":
-        return self
 
     def __exit__(self, *error: object) -> None:
         """End the cells that are still running, because all is being stopped. They can be resumed."""
@@ -150,9 +143,10 @@ class Processes:
         del self._running[receiver]
         if outcome is not None:
             return outcome
-        assert child.exitcode is not None
-        reason = f"its process {_end_of_process(child.exitcode)}, see {cell.log_file}"
-        return record_lost_process(cell, reason, pid=child.pid)
+        code = child.exitcode or 0
+        signals = {-each.value: each.name for each in signal.Signals}
+        end = f"was killed by {signals.get(code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
+        return record_lost_process(cell, f"its process {end}, see {cell.log_file}", pid=child.pid)
 
 
 def _run_in_child(sender: Connection, cell: Cell, options: dict[str, Any]) -> None:
@@ -186,16 +180,7 @@ def _main_hidden() -> Iterator[None]:
         sys.modules["__main__"] = main
 
 
-def _end_of_process(code: int) -> str:
-    if code >= 0:
-        return f"ended with exit code {code}"
-    try:
-        return f"was killed by {signal.Signals(-code).name}"
-    except ValueError:
-        return f"was killed by signal {-code}"
-
-
-class Ray:
+class Ray(Engine):
     """Runs every cell as a task of a Ray cluster; one that loses its worker is started elsewhere and resumes.
 
     Args:

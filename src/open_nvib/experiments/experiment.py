@@ -159,10 +159,8 @@ def load_experiment(file: str | Path) -> Experiment:
     name = _text(given, "name", path.stem, where=str(path))
     prepare = None
     if given.get("prepare") is not None:
-        where = f"{path}: prepare"
-        prepare = settings_of(PrepareConfig, as_mapping(given["prepare"], where=where), where=where)
-    where = f"{path}: evaluate"
-    evaluate = settings_of(EvaluateConfig, as_mapping(given.get("evaluate"), where=where), where=where)
+        prepare = settings_of(PrepareConfig, given["prepare"], where=f"{path}: prepare")
+    evaluate = settings_of(EvaluateConfig, given.get("evaluate"), where=f"{path}: evaluate")
     seeds = _seeds(given.get("seeds", [0]), where=f"{path}: seeds")
     defaults = _overrides(given.get("defaults"), where=f"{path}: defaults")
     if prepare is not None:

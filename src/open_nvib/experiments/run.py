@@ -8,7 +8,6 @@ from typing import Any, Literal
 
 from open_nvib.experiments.cell import (
     Outcome,
-    changed_settings,
     finished_result,
     is_alive,
     read_state,
@@ -73,12 +72,12 @@ def _partition(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) ->
     waiting: list[Cell] = []
     for cell in cells:
         known = read_state(cell)
-        changed = changed_settings(cell, known)
-        if changed and not overwrite:
-            raise InputError(settings_conflict(cell, changed))
-        if not changed and (result := finished_result(cell, known)) is not None:
+        conflict = settings_conflict(cell, known)
+        if conflict and not overwrite:
+            raise InputError(conflict)
+        if not conflict and (result := finished_result(cell, known)) is not None:
             outcomes.append(_keep(cell, result))
-        elif known is not None and known.state == "failed" and not retry_failed and not changed:
+        elif known is not None and known.state == "failed" and not retry_failed and not conflict:
             outcomes.append(Outcome(cell, "failed", known.reason or ""))
         else:
             waiting.append(cell)

@@ -56,7 +56,11 @@ def _check(node: yaml.Node, above: frozenset[yaml.Node], sizes: dict[yaml.Node, 
     if node not in sizes:
         parts = node.value
         if isinstance(node, yaml.MappingNode):
-            _check_unique(node)
+            seen: set[tuple[str, str]] = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if (key.tag, key.value) in seen:  # of which plain YAML silently keeps the last value
+                    raise InputError(f"{_line(key)}: duplicate key {key.value!r}. Rename one, or remove it.")
+                seen.add((key.tag, key.value))
             parts = [part for pair in node.value for part in pair]
         sizes[node] = 1 + sum(_check(part, above | {node}, sizes) for part in parts)
     if sizes[node] > MAX_VALUES:
@@ -64,42 +68,23 @@ def _check(node: yaml.Node, above: frozenset[yaml.Node], sizes: dict[yaml.Node, 
     return sizes[node]
 
 
-def _check_unique(node: yaml.MappingNode) -> None:
-    """Raise an InputError on a duplicate key, of which plain YAML silently keeps the last value."""
-    seen: set[tuple[str, str]] = set()
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            if (key.tag, key.value) in seen:
-                raise InputError(f"{_line(key)}: duplicate key {key.value!r}. Rename one, or remove it.")
-            seen.add((key.tag, key.value))
-
-
 def _line(node: yaml.Node) -> str:
     return f"line {node.start_mark.line + 1}"
-
-
-def _load(text: str) -> Any:
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _check(node, frozenset(), {})
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        value = None
+        if node is not None:
+            _check(node, frozenset(), {})
+            value = loader.construct_document(node)
     except FileNotFoundError:
         raise InputError(f"{path}: no such file. Give a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}). Give a YAML file.") from error
-    try:
-        value = _load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
     except RecursionError:
@@ -132,9 +117,9 @@ def check_keys(values: Mapping[str, Any], known: Collection[str], *, where: str)
         raise InputError(f"{where}: unknown key {unknown[0]!r}; available: {', '.join(known)}.")
 
 
-def settings_of(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
+def settings_of(kind: type[T], values: Any, *, where: str) -> T:
     """Build a dataclass from values as the command line reads them; a setting without a value has its default."""
-    parser = _parser(kind)
+    parser, values = _parser(kind), as_mapping(values, where=where)
     try:
         built: Any = parser.instantiate(parser.parse_object({"it": dict(values)}))
         return built.it
