@@ -8,7 +8,7 @@ import pytest
 from open_nvib.cli import main
 from open_nvib.experiments.experiment import load_experiment, merged
 from open_nvib.store.files import InputError
-from open_nvib.store.settings import Schedule, last_value
+from open_nvib.store.settings import Schedule
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -47,7 +47,7 @@ def test_the_tables_have_every_row_of_the_paper():
 def test_rows_of_the_tradeoff_are_what_their_names_say():
     for row in load_experiment(ROOT / "experiments/tradeoff.yaml").rows:
         loss = row.train.loss
-        last = [last_value(value) for value in (loss.lambda_g, loss.lambda_d, loss.delta)]
+        last = [loss.at_end().lambda_g, loss.at_end().lambda_d, loss.at_end().delta]
         how = "constant" if last == [loss.lambda_g, loss.lambda_d, loss.delta] else "ramped"
         assert row.name == "{}-g{:g}-d{:g}-delta{:g}".format(how, *last)
 

@@ -118,7 +118,7 @@ def test_data_that_is_missing_is_prepared_and_another_recipe_is_an_error(experim
     experiment(prepare={**recipe, "vocab_size": 240}, defaults=defaults, seeds=[0], rows={"t": {"config": "t.yaml"}})
     capsys.readouterr()
     assert run(path) == 2
-    assert "config.vocab_size" in capsys.readouterr().err
+    assert "vocab_size" in capsys.readouterr().err
     assert (tmp_path / "mine" / "recipe.json").read_text() == record
 
 

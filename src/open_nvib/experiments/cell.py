@@ -19,9 +19,9 @@ from filelock import FileLock, Timeout
 from open_nvib.experiments.experiment import Cell, Say, prepare_if_missing
 from open_nvib.store.cells import CellResult, CellState, Phase, TrainingResult, read_cell
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError, as_builtins, from_builtins, read_record, write_json
+from open_nvib.store.files import InputError, read_record, write_json
 from open_nvib.store.runs import is_run, read_config, read_metrics
-from open_nvib.store.settings import TrainConfig, differences
+from open_nvib.store.settings import differences
 
 HEARTBEAT_SECONDS = 10.0
 """Between two signs of life of a running cell."""
@@ -125,7 +125,7 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             with progress.phase("evaluate"):
                 device = "cuda" if torch.cuda.is_available() else None  # where it was trained
                 evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
-            result = _make_result(cell, from_builtins(as_builtins(evaluation), Evaluation), progress.state.seconds)
+            result = _make_result(cell, evaluation, progress.state.seconds)
             write_result(cell, result)
             cell.failure_file.unlink(missing_ok=True)
             progress.finish("done")
@@ -141,21 +141,19 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
 
 def _holds_another_run(cell: Cell) -> bool:
     """Whether the run directory holds a run with other settings; a setting newer than that run has its default."""
-    return is_run(cell.run) and from_builtins(read_config(cell.run), TrainConfig) != cell.train
+    return is_run(cell.run) and bool(differences(read_config(cell.run), cell.train))
 
 
 def _make_result(cell: Cell, evaluation: Evaluation, seconds: dict[str, float]) -> CellResult:
     metrics = read_metrics(cell.run)
-    known = as_builtins(metrics.pop("evaluations", {}))
-    earlier = {name: from_builtins(record, Evaluation) for name, record in known.items()}
     return CellResult(
         row=cell.row,
         seed=cell.seed,
         label=cell.label,
         paper=cell.paper,
-        train=from_builtins(as_builtins(metrics), TrainingResult),
+        train=TrainingResult(metrics.step, metrics.validation),
         seconds=seconds,
-        evaluations={**earlier, cell.evaluation: evaluation},
+        evaluations={**metrics.evaluations, cell.evaluation: evaluation},
     )
 
 
@@ -206,8 +204,7 @@ def _exists(pid: int) -> bool:
 
 def settings_conflict(cell: Cell, state: CellState | None) -> str | None:
     """Say in which settings a cell differs from those that it was started with; None if in none."""
-    known = cell.settings if state is None else state.settings
-    changed = sorted(differences(as_builtins(known), as_builtins(cell.settings)))
+    changed = [] if state is None else differences(state.settings, cell.settings)
     if not changed:
         return None
     return (

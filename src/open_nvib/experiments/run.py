@@ -1,6 +1,5 @@
 """`run_experiment`: run every cell that is not done, on an engine; `status_of`: see how far each cell is."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,7 +18,7 @@ from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
 from open_nvib.store.cells import CellResult
 from open_nvib.store.files import InputError
-from open_nvib.store.runs import LOG, read_lengths
+from open_nvib.store.runs import read_lengths, read_log
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
 STATUS_NAMES: tuple[StatusName, ...] = ("done", "running", "interrupted", "failed", "waiting")
@@ -174,12 +173,9 @@ def status_of(cell: Cell) -> CellStatus:
 
 def _last_step(cell: Cell) -> int | None:
     try:
-        lines = (cell.run / LOG).read_text(encoding="utf-8").splitlines()
-        entries = [json.loads(line) for line in lines if line.endswith("}")]
-    except (OSError, ValueError, RecursionError):
+        return max((entry.step for entry in read_log(cell.run)), default=None)
+    except InputError:
         return None
-    steps = [entry.get("step") for entry in entries if isinstance(entry, dict)]
-    return max((step for step in steps if isinstance(step, int)), default=None)
 
 
 def _steps_in_all(cell: Cell) -> int | None:
@@ -188,7 +184,7 @@ def _steps_in_all(cell: Cell) -> int | None:
     if optimiser.steps is not None:
         return optimiser.steps
     try:
-        return optimiser.steps_for(sum(read_lengths(cell.run)["lengths"]))
+        return optimiser.steps_for(sum(read_lengths(cell.run).lengths))
     except InputError:
         return None
 
