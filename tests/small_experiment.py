@@ -9,6 +9,9 @@ from typing import Any
 import yaml
 
 from open_nvib.experiments.experiment import Cell, load_experiment
+from open_nvib.store.cells import CellResult
+from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.settings import Recipe
 
 LONG_STEPS = 160
 LONG = {"optimiser": {"steps": LONG_STEPS}, "watch": {"evaluate_every": 20}}
@@ -40,6 +43,12 @@ def write_experiment(folder: Path, data: Path, **changes: Any) -> Path:
 def cell_of(experiment: Path, row: str, seed: int) -> Cell:
     (cell,) = load_experiment(experiment).cells([row], [seed])
     return cell
+
+
+def result_of(cell: Cell) -> CellResult:
+    """A result of the cell in which nothing was measured."""
+    evaluation = Evaluation(settings=cell.evaluate, config=cell.train, recipe=Recipe(source={}, config={}))
+    return CellResult(cell.row, cell.seed, {cell.evaluation: evaluation})
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 240) -> Any:

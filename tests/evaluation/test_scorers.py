@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from open_nvib.evaluation.scorers import Scorer, make_scorer, score, train_scorer
-from open_nvib.experiments.scorers_on_noise import entropy_of_noise, make_noise, noise_config
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from tools.scorers_on_noise import entropy_of_noise, make_noise, noise_config
 
 PAD, BOS, EOS = 0, 1, 2
 FIRST = 3

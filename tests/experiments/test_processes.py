@@ -6,15 +6,16 @@ import signal
 import subprocess
 import sys
 import threading
-from typing import Any
 
+import psutil
 import pytest
 from small_experiment import LONG, LONG_STEPS, cell_of, logged_steps, process_in_the_middle, wait_for
 
 from open_nvib.cli import main
-from open_nvib.experiments.engines.processes import WORK
 from open_nvib.experiments.experiment import load_experiment
-from open_nvib.experiments.status import status_of
+from open_nvib.experiments.run import status_of
+
+LONG_ROW = {"rows": {"long": {"config": "nvae.yaml", "overrides": LONG}}, "seeds": [0]}
 
 
 def test_a_killed_worker_fails_its_cell_and_the_rest_goes_on(experiment, capsys):
@@ -50,18 +51,51 @@ def test_a_killed_worker_fails_its_cell_and_the_rest_goes_on(experiment, capsys)
     assert logged_steps(cell) == list(range(2, LONG_STEPS + 1, 2))
 
 
-def test_a_worker_ends_with_the_process_that_started_it(experiment):
-    """Even if that is killed, which is to the worker the end of its standard input; the cell can be resumed."""
-    path = experiment(rows={"long": {"config": "nvae.yaml", "overrides": LONG}}, seeds=[0])
+@pytest.mark.parametrize("end", ["killed", "Ctrl-C"])
+def test_a_worker_ends_with_the_command_that_started_it(end, experiment):
+    """And before it has trained; the cell can be resumed."""
+    path = experiment(**LONG_ROW)
     cell = cell_of(path, "long", 0)
-    options = {"folder": os.getcwd(), "overwrite": False, "wait": 0.0, "threads": 1}
-    pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-    with subprocess.Popen([sys.executable, "-c", WORK], **pipes) as worker:
-        assert worker.stdin is not None
-        worker.stdin.write(f"{cell.as_json()}\n{json.dumps(options)}\n")
-        worker.stdin.flush()
-        assert wait_for(lambda: process_in_the_middle(cell)) == worker.pid
-        worker.stdin.close()
-        assert worker.wait(timeout=30) == 1
+    command = [sys.executable, "-m", "open_nvib", "experiment", "run", str(path), "--engine", "processes"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as parent:
+        worker = psutil.Process(wait_for(lambda: process_in_the_middle(cell)))
+        assert worker.ppid() == parent.pid
+        if end == "killed":
+            parent.kill()
+        else:
+            os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: the worker gets it, too
+        worker.wait(timeout=30)
+        assert parent.stderr is not None
+        assert "Traceback" not in parent.stderr.read()
+    assert parent.returncode == (-signal.SIGKILL if end == "killed" else 130)
     assert status_of(cell).state == "interrupted"
     assert logged_steps(cell)[-1] < LONG_STEPS
+    assert "Traceback" not in cell.log_file.read_text()
+
+
+SCRIPT = """
+import os
+from open_nvib.experiments.engines import Processes
+from open_nvib.experiments.experiment import load_experiment
+from open_nvib.experiments.run import run_experiment
+
+with open("started", "a") as file:
+    print(os.getpid(), file=file)
+experiment = load_experiment("tiny.yaml")
+outcomes = run_experiment(experiment, experiment.cells(["t"], [0]), Processes(1), say=lambda text: None)
+print([outcome.state for outcome in outcomes])
+"""
+
+
+def test_a_script_without_a_main_guard_is_run_once(experiment):
+    folder = experiment().parent
+    (folder / "script.py").write_text(SCRIPT)
+    found = subprocess.run([sys.executable, "script.py"], cwd=folder, capture_output=True, text=True, check=True)
+    assert found.stdout == "['done']\n"
+    assert len((folder / "started").read_text().splitlines()) == 1
+
+
+def test_engines_are_imported_without_torch():
+    """A worker's number of threads is in its environment before torch, which reads it once, is imported."""
+    program = "import sys, open_nvib.experiments.run; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"

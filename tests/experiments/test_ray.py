@@ -6,16 +6,17 @@ import signal
 import socket
 import sys
 import threading
+from dataclasses import replace
 
 import psutil
 import pytest
-from small_experiment import LONG, LONG_STEPS, cell_of, logged_steps, process_in_the_middle, wait_for
+from small_experiment import LONG, LONG_STEPS, cell_of, logged_steps, process_in_the_middle, result_of, wait_for
 
 from open_nvib.cli import main
-from open_nvib.experiments.cell import Outcome
-from open_nvib.experiments.engines import ray as engine
+from open_nvib.experiments import engines
+from open_nvib.experiments.cell import Outcome, read_result, read_state
 from open_nvib.experiments.experiment import load_experiment
-from open_nvib.experiments.state import read_result, read_state
+from open_nvib.store.cells import CellState
 
 SMALLEST_STORE = 80 * 2**20
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
@@ -110,14 +111,14 @@ def fails(path, capfd, address: str) -> str:
 
 def test_address_with_no_cluster_is_one_line(experiment, listener, capfd, monkeypatch, tmp_path):
     path = experiment()
-    monkeypatch.setattr(engine, "PATIENCE", 5.0)
+    monkeypatch.setattr(engines, "RAY_ANSWER_SECONDS", 5.0)
     with socket.create_server(("127.0.0.1", 0)) as server:
         nobody = server.getsockname()[1]
     assert "there is no Ray cluster (Connection refused)" in fails(path, capfd, f"127.0.0.1:{nobody}")
     assert "there is no Ray cluster (Connection refused)" in fails(path, capfd, f"ray://127.0.0.1:{nobody}")
     assert "there is no Ray cluster: what listens there" in fails(path, capfd, f"127.0.0.1:{listener}")
     for nonsense in ("", "nonsense", "host:", "host:port", ":6379", "host:99999"):
-        assert "wanted host:port" in fails(path, capfd, nonsense)
+        assert "expected host:port" in fails(path, capfd, nonsense)
     assert not list((tmp_path / "out").glob("*"))
 
 
@@ -128,12 +129,12 @@ def test_ray_that_is_not_installed_is_one_line(experiment, capfd, monkeypatch):
 
 def test_results_of_a_worker_with_another_file_system_arrive(experiment):
     cell = cell_of(experiment(), "t", 0)
-    record = {"state": "done", "settings": cell.settings, "seconds": {"train": 1.0}}
-    result = {"row": "t", "seed": 0, "evaluations": {"validation-causal": {"seed": 0}}}
-    engine.bring_home(Outcome(cell, "done", result=result, record=record))
-    assert read_result(cell) == result
-    state = read_state(cell)
-    assert state is not None
-    assert (state.state, state.seconds) == ("done", {"train": 1.0})
-    engine.bring_home(Outcome(cell, "failed", "why", record={**record, "state": "failed"}, failure="Traceback"))
+    record = CellState("done", cell.settings, seconds={"train": 1.0})
+    engines.write_files_of(Outcome(cell, "done", result=result_of(cell), record=record))
+    assert (result := read_result(cell)) is not None
+    assert replace(result, path=None) == result_of(cell)
+    assert read_state(cell) == record
+    failed = replace(record, state="failed")
+    engines.write_files_of(Outcome(cell, "failed", "why", record=failed, failure="Traceback"))
+    assert read_state(cell) == failed
     assert cell.failure_file.read_text() == "Traceback"

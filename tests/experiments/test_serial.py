@@ -12,9 +12,10 @@ import yaml
 from small_experiment import cell_of, logged_steps
 
 from open_nvib.cli import main
-from open_nvib.experiments.cell import run_cell
+from open_nvib.experiments.cell import read_state, run_cell
 from open_nvib.experiments.experiment import load_experiment
-from open_nvib.experiments.state import read_state
+from open_nvib.store.cells import CellState
+from open_nvib.store.files import write_json
 
 
 def silent(text: str) -> None:
@@ -117,7 +118,7 @@ def test_data_that_is_missing_is_prepared_and_another_recipe_is_an_error(experim
     experiment(prepare={**recipe, "vocab_size": 240}, defaults=defaults, seeds=[0], rows={"t": {"config": "t.yaml"}})
     capsys.readouterr()
     assert run(path) == 2
-    assert "data of another recipe (config.vocab_size) than prepare says" in capsys.readouterr().err
+    assert "vocab_size" in capsys.readouterr().err
     assert (tmp_path / "mine" / "recipe.json").read_text() == record
 
 
@@ -134,13 +135,13 @@ def test_other_settings_are_an_error_unless_overwritten(experiment, capsys):
     before = files_of(path)
     experiment(**one, evaluate={"sentences": 5, "measure": ["reconstruction"]})
     assert run(path) == 2
-    assert "other settings (evaluate.sentences)" in capsys.readouterr().err
+    assert "(evaluate.sentences)" in capsys.readouterr().err
     assert files_of(path) == before
     cell = cell_of(path, "t", 0)
     assert run(path, "--overwrite") == 0
     assert json.loads(cell.result_file.read_text())["evaluations"]["validation-causal"]["settings"]["sentences"] == 5
     log = cell.run / "log.jsonl"
-    assert log.stat().st_mtime_ns == before[str(log)]  # what was trained is as it was wanted, and measured again
+    assert log.stat().st_mtime_ns == before[str(log)]  # trained with the same settings, so only measured again
 
     defaults = {**load_defaults(path), "optimiser": {"steps": 2, "batch_size": 16}}
     experiment(**one, defaults=defaults)
@@ -164,7 +165,7 @@ def test_a_setting_that_is_newer_than_the_record_is_no_change(experiment):
     other = replace(cell, train=replace(cell.train, model=replace(cell.train.model, kappa=2)))
     outcome = run_cell(other, say=silent)
     assert outcome.state == "failed"
-    assert "other settings (train.model.kappa)" in outcome.reason
+    assert "(train.model.kappa)" in outcome.reason
 
 
 HOLD = """
@@ -192,25 +193,38 @@ def test_a_cell_that_another_process_holds_is_left_to_it_and_is_free_when_that_d
 
 def test_signs_of_life_from_elsewhere_are_respected_where_locks_do_not_reach(experiment):
     cell = cell_of(experiment(), "t", 0)
-    cell.directory.mkdir(parents=True)
-    state = {"state": "running", "settings": cell.settings, "host": "elsewhere", "pid": 1, "phase": "train"}
-    cell.state_file.write_text(json.dumps(state))
+    write_json(cell.state_file, CellState("running", cell.settings, phase="train", host="elsewhere", pid=1))
     assert run_cell(cell, say=silent).state == "busy"
     os.utime(cell.state_file, (0, 0))
     assert run_cell(cell, say=silent).state == "done"
 
 
-def test_an_interrupted_cell_goes_on_from_its_checkpoint(experiment, monkeypatch, capsys):
-    """Ctrl-C in the evaluation: the training is not repeated, and the time it took is not forgotten."""
-    cell = cell_of(experiment(), "nvae", 0)
+def interrupt_the_evaluation(cell, monkeypatch) -> None:
+    """Ctrl-C when the cell is trained and not yet measured."""
 
     def interrupted(*args: object, **kwargs: object) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("open_nvib.experiments.cell.evaluate", interrupted)
+        patch.setattr("open_nvib.evaluation.evaluate", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run_cell(cell, say=silent)
+
+
+def forget_a_setting(cell) -> None:
+    """Make the files of a cell those of a version that did not have `model.kappa` yet."""
+    state = json.loads(cell.state_file.read_text())
+    del state["settings"]["train"]["model"]["kappa"]
+    cell.state_file.write_text(json.dumps({**state, "started": "2020-01-01T00:00:00+00:00"}))
+    config = yaml.safe_load((cell.run / "config.yaml").read_text())
+    del config["model"]["kappa"]
+    (cell.run / "config.yaml").write_text(yaml.safe_dump(config))
+
+
+def test_an_interrupted_cell_goes_on_from_its_checkpoint(experiment, monkeypatch, capsys):
+    """Ctrl-C in the evaluation: the training is not repeated, and the time it took is not forgotten."""
+    cell = cell_of(experiment(), "nvae", 0)
+    interrupt_the_evaluation(cell, monkeypatch)
     state = read_state(cell)
     assert state is not None
     assert (state.state, state.phase, state.pid) == ("running", "evaluate", None)
@@ -218,7 +232,7 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(experiment, monkeypatch
     outcome = run_cell(cell, say=silent)
     assert outcome.state == "done"
     assert outcome.result is not None
-    assert outcome.result["seconds"]["train"] >= state.seconds["train"] > 0
+    assert outcome.result.seconds["train"] >= state.seconds["train"] > 0
     assert (cell.run / "log.jsonl").stat().st_mtime_ns == trained
     assert logged_steps(cell) == [2, 4]
 
@@ -238,3 +252,26 @@ def test_output_that_cannot_be_written_is_one_line(experiment, tmp_path, capsys)
     (tmp_path / "file").write_text("")
     assert run(experiment(output=str(tmp_path / "file" / "out"))) == 2
     assert "cannot be written" in capsys.readouterr().err
+
+
+def test_an_interrupted_cell_older_than_a_setting_is_not_trained_again_under_overwrite(experiment, monkeypatch):
+    cell = cell_of(experiment(), "nvae", 0)
+    interrupt_the_evaluation(cell, monkeypatch)
+    forget_a_setting(cell)
+    trained = (cell.run / "log.jsonl").stat().st_mtime_ns
+    assert run_cell(cell, say=silent, overwrite=True).state == "done"
+    assert (cell.run / "log.jsonl").stat().st_mtime_ns == trained
+
+
+def test_an_interrupted_cell_older_than_a_setting_keeps_its_start_and_its_seconds(experiment, monkeypatch):
+    cell = cell_of(experiment(), "nvae", 0)
+    interrupt_the_evaluation(cell, monkeypatch)
+    forget_a_setting(cell)
+    before = json.loads(cell.state_file.read_text())
+    before["seconds"]["train"] = 1000.0
+    cell.state_file.write_text(json.dumps(before))
+    assert run_cell(cell, say=silent).state == "done"
+    state = read_state(cell)
+    assert state is not None
+    assert state.started == before["started"]
+    assert state.seconds["train"] >= 1000

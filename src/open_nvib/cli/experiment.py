@@ -81,8 +81,10 @@ def _say(text: str) -> None:
 
 def _status(given: Namespace) -> None:
     from open_nvib.experiments.experiment import load_experiment
-    from open_nvib.experiments.status import as_json, show, status_of
+    from open_nvib.experiments.run import show_status, status_as_json, status_of
 
     experiment = load_experiment(given.file)
     statuses = [status_of(cell) for cell in experiment.cells(given.rows, given.seeds)]
-    print(json.dumps(as_json(experiment, statuses), indent=1) if given.json else show(experiment, statuses))
+    print(
+        json.dumps(status_as_json(experiment, statuses), indent=1) if given.json else show_status(experiment, statuses)
+    )

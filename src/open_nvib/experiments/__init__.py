@@ -1,1 +1,1 @@
-"""The paper's figures and experiments. They need the extra `figures`; the core library does not."""
+"""Rows of configurations × seeds: trained, measured, and kept in a directory each. Needs the extra `text`."""

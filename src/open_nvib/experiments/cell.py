@@ -1,42 +1,36 @@
-"""`run_cell`: one cell from nothing, or from where it was interrupted, to its result."""
+"""`run_cell`: prepare, train and evaluate one cell, from the start or from where it was interrupted.
 
-import json
+While a cell runs, its lock is held, and its state file is written every few seconds as a sign of life.
+"""
+
+import os
 import socket
+import threading
 import time
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any, Literal
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from typing import Literal
 
-import torch
-import yaml
 from filelock import FileLock, Timeout
 
-from open_nvib.evaluation import evaluate
-from open_nvib.experiments.data import prepare_if_missing
-from open_nvib.experiments.experiment import Cell
-from open_nvib.experiments.state import (
-    CellState,
-    Progress,
-    Say,
-    changed_settings,
-    is_alive,
-    is_done,
-    make_room,
-    now,
-    read_result,
-    read_state,
-)
+from open_nvib.experiments.experiment import Cell, Say, prepare_if_missing
+from open_nvib.store.cells import CellResult, CellState, Phase, TrainingResult, read_cell
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError, as_builtins, write_json
-from open_nvib.store.runs import as_plain
-from open_nvib.text.training.train import train
-from open_nvib.text.using.run import CONFIG, METRICS, is_run
+from open_nvib.store.files import InputError, read_record, write_json
+from open_nvib.store.runs import is_run, read_config, read_metrics
+from open_nvib.store.settings import differences
 
-LONGEST_REASON = 400
-AGAIN = 0.5
-"""Seconds between two attempts to get hold of a cell that somebody else holds."""
+HEARTBEAT_SECONDS = 10.0
+"""Between two signs of life of a running cell."""
+STALE_SECONDS = 60.0
+"""Without a sign of life, after which a running cell counts as interrupted."""
+LOCK_RETRY_SECONDS = 0.5
+"""Between two attempts to lock a cell that another process holds."""
+MAX_REASON_LENGTH = 400
+"""Characters."""
 
 
 @dataclass(frozen=True)
@@ -45,159 +39,288 @@ class Outcome:
 
     Args:
         cell: the cell.
-        state: done; kept, which is done before; failed; or busy, which is run by somebody else.
-        reason: why it failed, or who runs it.
-        result: what `result.json` holds, where there is a result.
-        record: what `cell.json` holds, if this call ran the cell.
+        state: done; kept, which was done before; failed; or busy, which another process runs.
+        reason: why it failed, or which process runs it.
+        result: the result, if it is done or kept.
+        record: what its state file holds, if this call ran the cell.
         failure: the traceback, if it failed.
     """
 
     cell: Cell
     state: Literal["done", "kept", "failed", "busy"]
     reason: str = ""
-    result: dict[str, Any] | None = None
-    record: dict[str, Any] | None = None
+    result: CellResult | None = None
+    record: CellState | None = None
     failure: str = ""
 
-    def as_json(self) -> str:
-        """What came of it, for the process that knows the cell. The result itself is in the cell's directory."""
-        return json.dumps({"state": self.state, "reason": self.reason, "record": self.record, "failure": self.failure})
 
-    @staticmethod
-    def from_json(cell: Cell, text: str) -> "Outcome":
-        outcome = Outcome(cell, **json.loads(text))
-        return replace(outcome, result=read_result(cell)) if outcome.state in ("done", "kept") else outcome
-
-
-def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait: float = 0.0) -> Outcome:
+def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: float = 0.0) -> Outcome:
     """Prepare the data if it is missing, train, evaluate, and write the result.
 
-    A cell that is done is left as it is. An interrupted one goes on from its last checkpoint. What goes wrong is the
-    outcome, not an exception.
+    A cell that is done is left as it is. An interrupted one resumes from its last checkpoint. A failure is an outcome,
+    not an exception.
 
     Args:
         cell: the cell.
         say: takes a line of progress.
         overwrite: replace what was done with other settings, which fails otherwise.
-        wait: seconds to wait for another process that holds the cell.
+        wait_seconds: how long to wait for another process that holds the cell.
     """
     try:
-        with _claimed(cell, wait) as claimed:
+        with _locked(cell, wait_seconds) as locked:
             known = read_state(cell)
-            if not claimed:
+            if not locked:
                 who = f"process {known.pid} on {known.host}" if known is not None else "another process"
                 return Outcome(cell, "busy", f"{who} runs it")
-            changed = [] if known is None else changed_settings(cell, known)
-            if changed and not overwrite:
-                return Outcome(cell, "failed", differs(cell, changed))
-            if not changed and is_done(cell, known):
-                return Outcome(cell, "kept", result=read_result(cell))
-            return _run(cell, known, say, overwrite=overwrite)
-    except (InputError, OSError) as error:  # of the cell's own files: what goes wrong in the work is in its state
+            conflict = settings_conflict(cell, known)
+            if conflict and not overwrite:
+                return Outcome(cell, "failed", conflict)
+            if not conflict and (result := finished_result(cell, known)) is not None:
+                return Outcome(cell, "kept", result=result)
+            return _train_and_evaluate(cell, known, say, overwrite=overwrite)
+    except (InputError, OSError) as error:  # of the cell's own files; other errors are in its state
         return Outcome(cell, "failed", reason_of(error))
 
 
-def differs(cell: Cell, changed: list[str]) -> str:
-    return (
-        f"{cell.directory}: holds {cell} with other settings ({', '.join(changed[:5])}). Give another output, or "
-        f"--overwrite to replace it."
-    )
-
-
 @contextmanager
-def _claimed(cell: Cell, wait: float) -> Iterator[bool]:
-    """Whether this process now holds the cell. The lock falls with the process, however it ends.
+def _locked(cell: Cell, wait_seconds: float) -> Iterator[bool]:
+    """Lock the cell; yield whether that succeeded. The lock is released when the process ends, however it ends.
 
-    Where locks do not reach from one host to another, the signs of life of the other process are respected. On this
-    host they do reach: a process that the state names and that does not hold the lock is another one of that number.
+    Where locks do not reach from one host to another, signs of life of another host's process count as a lock. On this
+    host locks do reach: a process that the state names and that does not hold the lock only has the same number.
     """
-    make_room(cell)
+    make_directory(cell)
     lock = FileLock(cell.directory / ".lock")
-    deadline = time.monotonic() + wait
+    deadline = time.monotonic() + wait_seconds
     while True:
-        try:
+        with suppress(Timeout):
             lock.acquire(timeout=0)
             known = read_state(cell)
             if known is None or known.host == socket.gethostname() or not is_alive(cell, known):
                 break
             lock.release()
-        except Timeout:
-            pass
         if time.monotonic() >= deadline:
             yield False
             return
-        time.sleep(AGAIN)
+        time.sleep(LOCK_RETRY_SECONDS)
     try:
         yield True
     finally:
         lock.release()
 
 
-def _run(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> Outcome:
+def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwrite: bool) -> Outcome:
+    import torch  # here, so that the state of cells can be read without waiting for it
+
+    from open_nvib.evaluation import evaluate
+    from open_nvib.text.training.train import train
+
     failure = ""
-    with Progress(cell, known) as progress:
+    with _Progress(cell, known) as progress:
         try:
             with progress.phase("prepare"):
                 prepare_if_missing(cell.prepare, say)
             with progress.phase("train"):
-                train(cell.train, cell.run, overwrite=overwrite and _is_another(cell))
+                train(cell.train, cell.run, overwrite=overwrite and _holds_another_run(cell))
             with progress.phase("evaluate"):
                 device = "cuda" if torch.cuda.is_available() else None  # where it was trained
-                record = evaluate(cell.run, cell.evaluate, device=device, say=say)
-            result = make_result(cell, record, progress.state.seconds)
-            write_json(cell.result_file, result, indent=1)
+                evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
+            result = _make_result(cell, evaluation, progress.state.seconds)
+            write_result(cell, result)
             cell.failure_file.unlink(missing_ok=True)
-            progress.done()
+            progress.finish("done")
         except Exception as error:
             failure = traceback.format_exc()
-            note_failure(cell, failure)
-            progress.failed(reason_of(error))
+            write_failure(cell, failure)
+            progress.finish("failed", reason_of(error))
     state = progress.state
     if state.state == "done":
-        return Outcome(cell, "done", result=read_result(cell), record=asdict(state))
-    return Outcome(cell, "failed", state.reason or "", record=asdict(state), failure=failure)
+        return Outcome(cell, "done", result=read_result(cell), record=state)
+    return Outcome(cell, "failed", state.reason or "", record=state, failure=failure)
 
 
-def _is_another(cell: Cell) -> bool:
-    """Whether there is a run with other settings. It is replaced file by file: what else stands there is kept."""
-    return is_run(cell.run) and yaml.safe_load((cell.run / CONFIG).read_text()) != as_plain(cell.train)
+def _holds_another_run(cell: Cell) -> bool:
+    """Whether the run directory holds a run with other settings; a setting newer than that run has its default."""
+    return is_run(cell.run) and bool(differences(read_config(cell.run), cell.train))
 
 
-def note_failure(cell: Cell, text: str) -> None:
+def _make_result(cell: Cell, evaluation: Evaluation, seconds: dict[str, float]) -> CellResult:
+    metrics = read_metrics(cell.run)
+    return CellResult(
+        row=cell.row,
+        seed=cell.seed,
+        label=cell.label,
+        paper=cell.paper,
+        train=TrainingResult(metrics.step, metrics.validation),
+        seconds=seconds,
+        evaluations={**metrics.evaluations, cell.evaluation: evaluation},
+    )
+
+
+def read_state(cell: Cell) -> CellState | None:
+    """Read the state of a cell; None if it was never started, or if the file is damaged."""
+    try:
+        return read_record(cell.state_file, CellState, fix="Run the cell again.")
+    except InputError:
+        return None
+
+
+def read_result(cell: Cell) -> CellResult | None:
+    """Read the result of this very cell; None if there is none, or if the file is damaged or something else."""
+    try:
+        result = read_cell(cell.result_file)
+    except InputError:
+        return None
+    ours = (result.row, result.seed) == (cell.row, cell.seed) and cell.evaluation in result.evaluations
+    return result if ours else None
+
+
+def finished_result(cell: Cell, state: CellState | None) -> CellResult | None:
+    """Read the result of a cell in this state; None if it is not done."""
+    return read_result(cell) if state is not None and state.state == "done" else None
+
+
+def is_alive(cell: Cell, state: CellState) -> bool:
+    """Whether the process that runs a cell still does: it exists, if it is on this host, and gives signs of life."""
+    if state.state != "running" or state.pid is None:
+        return False
+    if state.host == socket.gethostname() and not _exists(state.pid):
+        return False
+    try:
+        return time.time() - cell.state_file.stat().st_mtime < STALE_SECONDS
+    except OSError:
+        return False
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # it is another user's
+        pass
+    return True
+
+
+def settings_conflict(cell: Cell, state: CellState | None) -> str | None:
+    """Say in which settings a cell differs from those that it was started with; None if in none."""
+    changed = [] if state is None else differences(state.settings, cell.settings)
+    if not changed:
+        return None
+    return (
+        f"{cell.directory}: holds {cell} with other settings ({', '.join(changed[:5])}). Give another output, or "
+        f"--overwrite to replace it."
+    )
+
+
+def make_directory(cell: Cell) -> None:
+    """Make the cell's directory. Anything else in the place of its files is left alone, and is an InputError."""
+    try:
+        cell.directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"{cell.directory}: cannot be written ({error.strerror}). Move away what is there, or give another output."
+        ) from error
+    for file in (cell.state_file, cell.result_file, cell.log_file, cell.failure_file):
+        if file.is_dir():
+            raise InputError(f"{file}: is a directory, expected a file. Move it away, or give another output.")
+    if cell.result_file.exists() and not cell.state_file.exists() and read_result(cell) is None:
+        raise InputError(
+            f"{cell.result_file}: exists and is not the result of {cell}, so it is left alone. Move it away, or give "
+            f"another output."
+        )
+
+
+def record_lost_process(cell: Cell, reason: str, *, pid: int | None = None) -> Outcome:
+    """Record that the process of a cell ended without an outcome, unless another process runs the cell by now."""
+    known = read_state(cell)
+    ours = known is None or (pid in (None, known.pid) and not is_alive(cell, known))
+    if ours and finished_result(cell, known) is None:
+        state = CellState("failed", cell.settings) if known is None else known
+        write_failure(cell, f"{reason}\n")
+        with suppress(OSError):
+            write_state(cell, replace(state, state="failed", reason=reason, pid=None, finished=_now()))
+    return Outcome(cell, "failed", reason)
+
+
+def write_result(cell: Cell, result: CellResult) -> None:
+    write_json(cell.result_file, replace(result, path=None), indent=1)
+
+
+def write_state(cell: Cell, state: CellState) -> None:
+    write_json(cell.state_file, state, indent=1)
+
+
+def write_failure(cell: Cell, text: str) -> None:
     with suppress(OSError):  # the reason is in the outcome too
         cell.failure_file.write_text(text, encoding="utf-8")
 
 
-def make_result(cell: Cell, record: Evaluation, seconds: dict[str, float]) -> dict[str, Any]:
-    """All that a report reads of a cell."""
-    metrics = json.loads((cell.run / METRICS).read_text())
-    evaluations = {**metrics.pop("evaluations", {}), cell.evaluation: record}
-    return {
-        "row": cell.row,
-        "seed": cell.seed,
-        "label": cell.label,
-        "paper": cell.paper,
-        "train": as_builtins(metrics),
-        "seconds": seconds,
-        "evaluations": as_builtins(evaluations),
-    }
-
-
-def lost(cell: Cell, reason: str, *, pid: int | None = None) -> Outcome:
-    """The outcome of a cell whose process is gone without a word; its state says so, unless another one has it now."""
-    known = read_state(cell)
-    ours = known is None or (pid in (None, known.pid) and not is_alive(cell, known))
-    if ours and not is_done(cell, known):
-        state = CellState("failed", cell.settings) if known is None else known
-        state = replace(state, state="failed", reason=reason, pid=None, finished=now())
-        note_failure(cell, f"{reason}\n")
-        with suppress(OSError):
-            write_json(cell.state_file, asdict(state), indent=1)
-    return Outcome(cell, "failed", reason)
-
-
 def reason_of(error: BaseException) -> str:
-    """An exception in one line."""
+    """Describe an exception in one line."""
     text = " ".join(str(error).split())
     text = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}".removesuffix(": ")
-    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
+    return text if len(text) <= MAX_REASON_LENGTH else f"{text[:MAX_REASON_LENGTH]}…"
+
+
+class _Progress:
+    """Keeps the state file of a cell that this process runs: phases, the time they take, and signs of life."""
+
+    def __init__(self, cell: Cell, known: CellState | None) -> None:
+        resumed = None if settings_conflict(cell, known) else known
+        self.cell = cell
+        self.state = CellState(
+            state="running",
+            settings=cell.settings,
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            started=_now() if resumed is None else resumed.started,
+            seconds={} if resumed is None else resumed.seconds,
+        )
+        self._since = time.monotonic()
+        self._lock, self._stopped = threading.Lock(), threading.Event()
+        self._heart = threading.Thread(target=self._beat, daemon=True)
+
+    def __enter__(self) -> "_Progress":
+        self._write()
+        self._heart.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Stop the signs of life. A cell that is neither done nor failed now was interrupted: no process runs it."""
+        self._stopped.set()
+        self._heart.join()
+        self.state = replace(self.state, pid=None)
+        self._write()
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        with self._lock:
+            self.state, self._since = replace(self.state, phase=phase), time.monotonic()
+        self._write()
+        try:
+            yield
+        finally:
+            self._write()
+
+    def finish(self, state: Literal["done", "failed"], reason: str | None = None) -> None:
+        phase = self.state.phase if state == "failed" else None
+        self.state = replace(self.state, state=state, reason=reason, phase=phase, finished=_now())
+
+    def _beat(self) -> None:
+        while not self._stopped.wait(HEARTBEAT_SECONDS):
+            with suppress(OSError):  # the next one may work; without any the cell counts as interrupted
+                self._write()
+
+    def _write(self) -> None:
+        with self._lock:
+            state, elapsed = self.state, time.monotonic() - self._since
+            if state.state == "running" and state.phase in ("train", "evaluate"):
+                spent = round(state.seconds.get(state.phase, 0.0) + elapsed, 2)
+                self.state = replace(state, seconds={**state.seconds, state.phase: spent})
+            self._since += elapsed
+            write_state(self.cell, self.state)
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

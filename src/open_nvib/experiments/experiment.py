@@ -1,17 +1,20 @@
 """An experiment: rows of configurations × seeds, and what to measure. `docs/experiments.md` is the guide."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from open_nvib.evaluation import EvaluateConfig
+from filelock import FileLock
+
 from open_nvib.experiments.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
+from open_nvib.store.cells import CellSettings
 from open_nvib.store.files import InputError
-from open_nvib.store.settings import TrainConfig
-from open_nvib.text.data import PrepareConfig
+from open_nvib.store.settings import EvaluateConfig, PrepareConfig, TrainConfig
+
+Say = Callable[[str], None]
+"""Takes a line of progress."""
 
 KEYS = ("name", "title", "scale", "prepare", "output", "seeds", "evaluate", "defaults", "rows")
 ROW_KEYS = ("config", "seeds", "label", "paper", "overrides")
@@ -69,28 +72,12 @@ class Cell:
 
     @property
     def evaluation(self) -> str:
-        """What a result calls the evaluation."""
+        """Name of the evaluation in the result."""
         return f"{self.evaluate.split}-{self.evaluate.scorer}"
 
     @property
-    def settings(self) -> dict[str, Any]:
-        """All that decides the result, in JSON's own types."""
-        return json.loads(json.dumps({"train": asdict(self.train), "evaluate": asdict(self.evaluate)}))
-
-    def as_json(self) -> str:
-        """All of it, for another process."""
-        return json.dumps({**asdict(self), "directory": str(self.directory)})
-
-    @staticmethod
-    def from_json(text: str) -> "Cell":
-        given = json.loads(text)
-        where = f"{given['row']} seed {given['seed']}"
-        kinds = {"train": TrainConfig, "evaluate": EvaluateConfig, "prepare": PrepareConfig}
-        built = {
-            name: None if given[name] is None else settings_of(kind, given[name], where=f"{where}: {name}")
-            for name, kind in kinds.items()
-        }
-        return Cell(**{**given, **built, "directory": Path(given["directory"])})
+    def settings(self) -> CellSettings:
+        return CellSettings(self.train, self.evaluate)
 
 
 @dataclass(frozen=True)
@@ -141,18 +128,18 @@ class Experiment:
         )
 
     def cells(self, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Cell]:
-        """The cells of these rows and seeds, of all where none are named.
+        """Select the cells of these rows and seeds; of all rows or seeds if none are given.
 
-        The first seed of every row comes before the second of any: an experiment that is cut short has all rows.
+        The first seed of every row comes before the second of any, so that an experiment cut short has all rows.
         """
         names = [row.name for row in self.rows]
         for name in rows:
             if name not in names:
-                raise InputError(f"{self.path}: there is no row {name!r}, there is {', '.join(names)}.")
+                raise InputError(f"{self.path}: no row {name!r}; available: {', '.join(names)}.")
         known = sorted({seed for row in self.rows for seed in row.seeds})
         for seed in seeds:
             if seed not in known:
-                raise InputError(f"{self.path}: no row has seed {seed}, there is {', '.join(map(str, known))}.")
+                raise InputError(f"{self.path}: no row has seed {seed}; available: {', '.join(map(str, known))}.")
         chosen = [
             (turn, self.cell(row, seed))
             for row in self.rows
@@ -164,35 +151,29 @@ class Experiment:
         return [cell for _, cell in sorted(chosen, key=lambda entry: entry[0])]
 
 
-def count(cells: int) -> str:
-    return "1 cell" if cells == 1 else f"{cells} cells"
-
-
 def load_experiment(file: str | Path) -> Experiment:
-    """Read an experiment's YAML. Any mistake in it, or in a configuration that it names, is an InputError."""
+    """Read the YAML of an experiment. A mistake in it, or in a configuration that it names, is an InputError."""
     path = Path(file).expanduser()
     given = read_mapping(path)
     check_keys(given, KEYS, where=str(path))
-    name = _word(given, "name", path.stem, where=str(path))
+    name = _text(given, "name", path.stem, where=str(path))
     prepare = None
     if given.get("prepare") is not None:
-        where = f"{path}: prepare"
-        prepare = settings_of(PrepareConfig, as_mapping(given["prepare"], where=where), where=where)
-    where = f"{path}: evaluate"
-    evaluate = settings_of(EvaluateConfig, as_mapping(given.get("evaluate"), where=where), where=where)
+        prepare = settings_of(PrepareConfig, given["prepare"], where=f"{path}: prepare")
+    evaluate = settings_of(EvaluateConfig, given.get("evaluate"), where=f"{path}: evaluate")
     seeds = _seeds(given.get("seeds", [0]), where=f"{path}: seeds")
     defaults = _overrides(given.get("defaults"), where=f"{path}: defaults")
     if prepare is not None:
         defaults = {"data": prepare.output, **defaults}
     rows = as_mapping(given.get("rows"), where=f"{path}: rows")
     if not rows:
-        raise InputError(f"{path}: there are no rows, wanted at least one, such as {{t: {{config: configs/t.yaml}}}}.")
+        raise InputError(f"{path}: no rows, expected at least one, such as {{t: {{config: configs/t.yaml}}}}.")
     return Experiment(
         path=path,
         name=name,
-        title=_word(given, "title", name, where=str(path)),
-        scale=_word(given, "scale", "", where=str(path)),
-        output=Path(_word(given, "output", f"runs/{name}", where=str(path))).expanduser(),
+        title=_text(given, "title", name, where=str(path)),
+        scale=_text(given, "scale", "", where=str(path)),
+        output=Path(_text(given, "output", f"runs/{name}", where=str(path))).expanduser(),
         prepare=prepare,
         evaluate=evaluate,
         rows=tuple(_row(path, name, row, seeds, defaults) for name, row in rows.items()),
@@ -202,25 +183,25 @@ def load_experiment(file: str | Path) -> Experiment:
 def _row(path: Path, name: str, value: Any, seeds: tuple[int, ...], defaults: Mapping[str, Any]) -> Row:
     where = f"{path}: row {name!r}"
     if not ROW_NAME.fullmatch(name):
-        raise InputError(f"{where}: names a folder, wanted letters, digits and . _ + - in it. Choose another name.")
+        raise InputError(f"{where}: names a folder, expected letters, digits and . _ + - only. Choose another name.")
     given = as_mapping(value, where=where)
     check_keys(given, ROW_KEYS, where=where)
     if "config" not in given:
         raise InputError(f"{where}: has no config. Give the YAML file of its configuration.")
-    config = _find(path, _word(given, "config", "", where=where), where=where)
+    config = _find(path, _text(given, "config", "", where=where), where=where)
     overrides = _overrides(given.get("overrides"), where=f"{where}: overrides")
     settings = merged(_settings(read_mapping(config), where=str(config)), defaults, overrides)
     return Row(
         name=name,
-        label=_word(given, "label", name, where=where),
-        paper=_word(given, "paper", name, where=where),
+        label=_text(given, "label", name, where=where),
+        paper=_text(given, "paper", name, where=where),
         seeds=_seeds(given["seeds"], where=f"{where}: seeds") if "seeds" in given else seeds,
         train=settings_of(TrainConfig, settings, where=f"{where} ({config})"),
     )
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Later settings win, one by one within a group such as `loss`; a schedule is one value and replaced whole."""
+    """Merge settings, where later ones win, one by one within a group such as `loss`; a schedule is one setting."""
     result: dict[str, Any] = {}
     for layer in layers:
         for key, value in layer.items():
@@ -229,12 +210,12 @@ def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _settings(value: Any, *, where: str) -> dict[str, Any]:
-    """Settings by group, to be merged."""
+    """Check that groups of settings are mappings, as `merged` expects."""
     given = as_mapping(value, where=where)
     for key in given:
         if "." in key:
             group, _, name = key.partition(".")
-            raise InputError(f"{where}: got {key}, wanted its parts apart: {group}: {{{name}: …}}.")
+            raise InputError(f"{where}: got the key {key}, expected a mapping: {group}: {{{name}: …}}.")
     return {key: as_mapping(value, where=f"{where}: {key}") if key in GROUPS else value for key, value in given.items()}
 
 
@@ -250,15 +231,15 @@ def _find(path: Path, config: str, *, where: str) -> Path:
         if (folder / config).is_file():
             return folder / config
     raise InputError(
-        f"{where}: there is no configuration {config!r}, looked for it here, in {path.parent} and one folder up. "
+        f"{where}: no configuration {config!r} in the working directory, in {path.parent} or one folder up. "
         f"Give the YAML file of a configuration."
     )
 
 
-def _word(given: Mapping[str, Any], key: str, default: str, *, where: str) -> str:
+def _text(given: Mapping[str, Any], key: str, default: str, *, where: str) -> str:
     value = given.get(key, default)
     if not isinstance(value, str) or not (value or not default):
-        raise InputError(f"{where}: {key} is {shown(value)}, wanted text.")
+        raise InputError(f"{where}: {key} is {shown(value)}, expected text.")
     return value
 
 
@@ -266,6 +247,51 @@ def _seeds(value: Any, *, where: str) -> tuple[int, ...]:
     whole = isinstance(value, list) and all(type(seed) is int and seed >= 0 for seed in value)
     if not whole or not value or len(set(value)) != len(value):
         raise InputError(
-            f"{where}: got {shown(value)}, wanted a list of different whole numbers from 0, such as [0, 1, 2]."
+            f"{where}: got {shown(value)}, expected a list of different whole numbers from 0, such as [0, 1, 2]."
         )
     return tuple(value)
+
+
+def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
+    """Prepare the data once, however many cells need it at the same time. Data of another recipe is an InputError."""
+    if config is None:
+        return
+    from open_nvib.text.data.prepare import prepare
+    from open_nvib.text.data.prepared import is_prepared
+
+    output = Path(config.output).expanduser()
+    if not is_prepared(output):
+        try:
+            output.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"{output}: cannot be written ({error.strerror}). Give prepare another output.") from error
+        with FileLock(output.with_name(f".{output.name}.lock")):
+            if not is_prepared(output):
+                say(f"preparing {config.source} in {output}")
+                prepare(config)
+                return
+    check_recipe(config)
+
+
+def check_recipe(config: PrepareConfig | None) -> None:
+    """Raise an InputError if the data exists and was made by another recipe."""
+    if config is None:
+        return
+    from open_nvib.text.data.prepare import make_recipe
+    from open_nvib.text.data.prepared import is_prepared, load_prepared
+    from open_nvib.text.data.sources import Source, open_source
+
+    output = Path(config.output).expanduser()
+    if not is_prepared(output):
+        return
+    known = load_prepared(output).recipe
+    try:
+        source = open_source(config)
+    except InputError:  # prepared data can be used without its source, of which the name alone is then compared
+        source = Source({**known.source, "source": Path(config.source).name}, [])
+    different = known.differences(make_recipe(config, source))
+    if different:
+        raise InputError(
+            f"{output}: holds data of another recipe ({'; '.join(different)}) than that of prepare. Give prepare "
+            f"another output, or make the data anew with `nvib prepare --overwrite`."
+        )

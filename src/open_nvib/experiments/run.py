@@ -1,13 +1,27 @@
-"""`run_experiment`: every cell that is not done, on an engine."""
+"""`run_experiment`: run every cell that is not done, on an engine; `status_of`: see how far each cell is."""
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from open_nvib.experiments.cell import Outcome, differs, reason_of
-from open_nvib.experiments.data import check_recipe, prepare_if_missing
+from open_nvib.experiments.cell import (
+    Outcome,
+    finished_result,
+    is_alive,
+    read_state,
+    reason_of,
+    settings_conflict,
+    write_result,
+)
 from open_nvib.experiments.engines import Engine
-from open_nvib.experiments.experiment import Cell, Experiment, count
-from open_nvib.experiments.state import Say, changed_settings, is_done, read_result, read_state
-from open_nvib.store.files import InputError, write_json
+from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
+from open_nvib.store.cells import CellResult
+from open_nvib.store.files import InputError
+from open_nvib.store.runs import read_lengths, read_log
+
+StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
+STATUS_NAMES: tuple[StatusName, ...] = ("done", "running", "interrupted", "failed", "waiting")
 
 
 def run_experiment(
@@ -30,10 +44,10 @@ def run_experiment(
         say: takes a line of progress.
 
     Returns:
-        An outcome for each cell, in the order in which they came.
+        An outcome for each cell, in the order in which they were known.
     """
     check_recipe(experiment.prepare)
-    outcomes, waiting = _sort(cells, overwrite=overwrite, retry_failed=retry_failed)
+    outcomes, waiting = _partition(cells, overwrite=overwrite, retry_failed=retry_failed)
     if not waiting:
         return outcomes
     try:
@@ -42,7 +56,7 @@ def run_experiment(
         raise InputError(f"{experiment.output}: cannot be written ({error.strerror}). Give another output.") from error
     with engine:
         if outcomes:
-            say(f"{experiment.name}: {len(outcomes)} of {count(len(cells))} not run again")
+            say(f"{experiment.name}: {len(outcomes)} of {_count(len(cells))} not run again")
         prepare_if_missing(experiment.prepare, say)  # once and here, where a mistake stops everything before it begins
         for outcome in engine.run(waiting, overwrite=overwrite, say=say):
             outcomes.append(outcome)
@@ -51,45 +65,162 @@ def run_experiment(
     return outcomes
 
 
-def _sort(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) -> tuple[list[Outcome], list[Cell]]:
-    """What is there already, and what is to be run."""
+def _partition(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) -> tuple[list[Outcome], list[Cell]]:
+    """Outcomes of the cells that are not run again, and the cells to run."""
     outcomes: list[Outcome] = []
     waiting: list[Cell] = []
     for cell in cells:
         known = read_state(cell)
-        changed = [] if known is None else changed_settings(cell, known)
-        if changed and not overwrite:
-            raise InputError(differs(cell, changed))
-        if not changed and is_done(cell, known):
-            outcomes.append(_kept(cell))
-        elif known is not None and known.state == "failed" and not retry_failed and not changed:
+        conflict = settings_conflict(cell, known)
+        if conflict and not overwrite:
+            raise InputError(conflict)
+        if not conflict and (result := finished_result(cell, known)) is not None:
+            outcomes.append(_keep(cell, result))
+        elif known is not None and known.state == "failed" and not retry_failed and not conflict:
             outcomes.append(Outcome(cell, "failed", known.reason or ""))
         else:
             waiting.append(cell)
     return outcomes, waiting
 
 
-def _kept(cell: Cell) -> Outcome:
-    """What a row is called changes nothing that was measured, and may be changed later."""
-    result = read_result(cell)
-    labels = {"label": cell.label, "paper": cell.paper}
+def _keep(cell: Cell, result: CellResult) -> Outcome:
+    """Keep the result of a cell, with the label that the row has now: it changes nothing that was measured."""
+    labelled = replace(result, label=cell.label, paper=cell.paper)
     try:
-        if result is not None and result != {**result, **labels}:
-            write_json(cell.result_file, {**result, **labels}, indent=1)
+        if labelled != result:
+            write_result(cell, labelled)
     except OSError as error:
         return Outcome(cell, "failed", reason_of(error))
-    return Outcome(cell, "kept")
+    return Outcome(cell, "kept", result=labelled)
 
 
 def summary(outcomes: Sequence[Outcome]) -> str:
-    """How many came to what, and a line for each that failed."""
+    """Count the outcomes, after a line for each cell that failed."""
     done = sum(outcome.state in ("done", "kept") for outcome in outcomes)
     failed = [outcome for outcome in outcomes if outcome.state == "failed"]
     busy = sum(outcome.state == "busy" for outcome in outcomes)
     counts = [f"{done} done", f"{len(failed)} failed" if failed else "", f"{busy} run elsewhere" if busy else ""]
-    return "\n".join([*map(_failure, failed), f"{count(len(outcomes))}: {', '.join(filter(None, counts))}"])
+    return "\n".join([*map(_describe_failure, failed), f"{_count(len(outcomes))}: {', '.join(filter(None, counts))}"])
 
 
-def _failure(outcome: Outcome) -> str:
+def _describe_failure(outcome: Outcome) -> str:
     file = outcome.cell.failure_file
     return f"{outcome.cell} failed: {outcome.reason}{f' ({file})' if file.is_file() else ''}"
+
+
+def _count(cells: int) -> str:
+    return "1 cell" if cells == 1 else f"{cells} cells"
+
+
+@dataclass(frozen=True)
+class CellStatus:
+    """How far a cell is.
+
+    Args:
+        row: its row.
+        seed: its seed.
+        state: done; running; interrupted, which `run` resumes; failed; or waiting.
+        phase: what it is doing, if it is running or interrupted.
+        step: the last training step in the log.
+        steps: training steps in all, if known.
+        seconds: that training and evaluation have taken.
+        reason: why it failed.
+        host: where it runs.
+    """
+
+    row: str
+    seed: int
+    state: StatusName
+    phase: str | None = None
+    step: int | None = None
+    steps: int | None = None
+    seconds: float | None = None
+    reason: str | None = None
+    host: str | None = None
+
+    def __str__(self) -> str:
+        time = "" if self.seconds is None else f" {duration(self.seconds)}"
+        if self.state in ("running", "interrupted") and self.phase is not None:
+            steps = "" if self.step is None else f" {self.step}/{self.steps or '?'}"
+            return f"{self.state}: {self.phase}{steps if self.phase == 'train' else ''}{time}"
+        return f"{self.state}{time}"
+
+
+def status_of(cell: Cell) -> CellStatus:
+    """Tell from its files how far a cell is."""
+    state = read_state(cell)
+    if state is None:
+        return CellStatus(cell.row, cell.seed, "waiting")
+    name: StatusName = "interrupted"
+    if state.state == "failed":
+        name = "failed"
+    elif finished_result(cell, state) is not None:
+        name = "done"
+    elif is_alive(cell, state):
+        name = "running"
+    return CellStatus(
+        row=cell.row,
+        seed=cell.seed,
+        state=name,
+        phase=state.phase,
+        step=_last_step(cell),
+        steps=_steps_in_all(cell),
+        seconds=round(sum(state.seconds.values()), 1),
+        reason=state.reason,
+        host=state.host if name == "running" else None,
+    )
+
+
+def _last_step(cell: Cell) -> int | None:
+    try:
+        return max((entry.step for entry in read_log(cell.run)), default=None)
+    except InputError:
+        return None
+
+
+def _steps_in_all(cell: Cell) -> int | None:
+    """Take the number of steps from the settings, or from the number of training sentences that the run has noted."""
+    optimiser = cell.train.optimiser
+    if optimiser.steps is not None:
+        return optimiser.steps
+    try:
+        return optimiser.steps_for(sum(read_lengths(cell.run).lengths))
+    except InputError:
+        return None
+
+
+def show_status(experiment: Experiment, statuses: Sequence[CellStatus]) -> str:
+    """Draw a table of rows × seeds, then the failures with their reasons, and the totals."""
+    seeds = sorted({status.seed for status in statuses})
+    rows = list(dict.fromkeys(status.row for status in statuses))
+    found = {(status.row, status.seed): str(status) for status in statuses}
+    table = [["", *(f"seed {seed}" for seed in seeds)]]
+    table += [[row, *(found.get((row, seed), "") for seed in seeds)] for row in rows]
+    widths = [max(len(line[column]) for line in table) for column in range(len(table[0]))]
+    lines = ["  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip() for line in table]
+    for status in statuses:
+        if status.state == "failed":
+            lines.append(f"{status.row} seed {status.seed} failed: {status.reason}")
+    totals = Counter(status.state for status in statuses)
+    counts = ", ".join(f"{totals[name]} {name}" for name in STATUS_NAMES if totals[name])
+    lines.append(f"{experiment.name}: {_count(len(statuses))} in {experiment.output}: {counts}")
+    return "\n".join(lines)
+
+
+def status_as_json(experiment: Experiment, statuses: Sequence[CellStatus]) -> dict[str, Any]:
+    totals = Counter(status.state for status in statuses)
+    return {
+        "name": experiment.name,
+        "output": str(experiment.output),
+        "cells": [vars(status) for status in statuses],
+        "totals": {name: totals[name] for name in STATUS_NAMES},
+    }
+
+
+def duration(seconds: float) -> str:
+    """Write a time as 1h02m, 3m07s or 12s."""
+    whole = round(seconds)
+    hours, minutes = divmod(whole // 60, 60)
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{whole % 60:02}s" if minutes else f"{whole}s"

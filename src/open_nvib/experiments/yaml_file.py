@@ -1,7 +1,8 @@
-"""YAML files that a person wrote, read strictly: every mistake is one line that names the file and the place in it."""
+"""Read YAML files strictly: every mistake is one line that names the file and the place in it."""
 
 import re
 from collections.abc import Collection, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -12,90 +13,78 @@ from open_nvib.store.files import InputError
 
 T = TypeVar("T")
 
-
-MOST_VALUES = 100_000
-"""Values of a file, with each alias counted as what it stands for: a few lines of aliases can stand for billions."""
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
-LONGEST_SHOWN, LONGEST_SAID = 80, 400
+MAX_VALUES = 100_000
+"""In a file, aliases expanded: a few lines of aliases can expand to billions of values."""
+MAX_VALUE_LENGTH, MAX_MESSAGE_LENGTH = 80, 400
+"""Characters that a message shows of a value, and of an error of jsonargparse."""
+CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML whose mistakes have a line."""
+    """Constructs values; one that cannot be constructed is an InputError with its line."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         if not isinstance(node, yaml.ScalarNode):
             return super().construct_object(node, deep)
         try:
             value = super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError) as error:  # what `!!int abc` and the 45th of May come to
+        except (ValueError, LookupError, AttributeError) as error:  # of `!!int abc`, or of 2024-13-45
             kind = node.tag.rpartition(":")[2]
             raise InputError(f"{_line(node)}: {shown(node.value)} cannot be read as {kind}.") from error
         return _text(value, node) if isinstance(value, str) else value
 
 
 def _text(value: str, node: yaml.Node) -> str:
-    """As UTF-8 can write it: the two halves in which JSON escapes an emoji are one character."""
+    """Join surrogate pairs, as JSON escapes an emoji, so that UTF-8 can write the text."""
     try:
         value = value.encode("utf-16", "surrogatepass").decode("utf-16")
     except UnicodeDecodeError as error:
-        raise InputError(f"{_line(node)}: {shown(value)} has half of a character. Write the whole of it.") from error
-    if found := _CONTROL.search(value):
+        raise InputError(
+            f"{_line(node)}: {shown(value)} has half of a surrogate pair. Write the whole character."
+        ) from error
+    if found := CONTROL_CHARACTER.search(value):
         raise InputError(f"{_line(node)}: {shown(value)} has the control character {found[0]!r}. Remove it.")
     return value
 
 
 def _check(node: yaml.Node, above: frozenset[yaml.Node], sizes: dict[yaml.Node, int]) -> int:
-    """How many values a node stands for. No key may stand twice, of which plain YAML would silently keep the last."""
+    """Count the values of a node, aliases expanded; a duplicate key, an endless or a huge alias is an InputError."""
     if node in above:
-        raise InputError(f"{_line(node)}: what the alias stands for has the alias in it. Write it out.")
+        raise InputError(f"{_line(node)}: this alias contains itself. Write it out.")
     if not isinstance(node, yaml.CollectionNode):
         return 1
     if node not in sizes:
         parts = node.value
         if isinstance(node, yaml.MappingNode):
-            _check_keys_once(node)
+            seen: set[tuple[str, str]] = set()
+            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+                if (key.tag, key.value) in seen:  # of which plain YAML silently keeps the last value
+                    raise InputError(f"{_line(key)}: duplicate key {key.value!r}. Rename one, or remove it.")
+                seen.add((key.tag, key.value))
             parts = [part for pair in node.value for part in pair]
         sizes[node] = 1 + sum(_check(part, above | {node}, sizes) for part in parts)
-    if sizes[node] > MOST_VALUES:
-        raise InputError(f"{_line(node)}: stands for more than {MOST_VALUES:,} values. Use fewer aliases.")
+    if sizes[node] > MAX_VALUES:
+        raise InputError(f"{_line(node)}: expands to more than {MAX_VALUES:,} values. Use fewer aliases.")
     return sizes[node]
-
-
-def _check_keys_once(node: yaml.MappingNode) -> None:
-    seen: set[tuple[str, str]] = set()
-    for key, _ in node.value:
-        if isinstance(key, yaml.ScalarNode):
-            if (key.tag, key.value) in seen:
-                raise InputError(f"{_line(key)}: {key.value!r} stands twice. Rename one, or remove it.")
-            seen.add((key.tag, key.value))
 
 
 def _line(node: yaml.Node) -> str:
     return f"line {node.start_mark.line + 1}"
 
 
-def _load(text: str) -> Any:
-    loader = _Loader(text)
-    try:
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _check(node, frozenset(), {})
-        return loader.construct_document(node)
-    finally:
-        loader.dispose()
-
-
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping that a YAML file holds."""
+    """Read a YAML file that holds a mapping."""
     try:
-        text = path.read_text(encoding="utf-8")
+        loader = _Loader(path.read_text(encoding="utf-8"))
+        node = loader.get_single_node()
+        value = None
+        if node is not None:
+            _check(node, frozenset(), {})
+            value = loader.construct_document(node)
     except FileNotFoundError:
-        raise InputError(f"{path}: there is no such file. Give a YAML file.") from None
+        raise InputError(f"{path}: no such file. Give a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}). Give a YAML file.") from error
-    try:
-        value = _load(text)
     except yaml.YAMLError as error:
         raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
     except RecursionError:
@@ -106,10 +95,10 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def as_mapping(value: Any, *, where: str) -> dict[str, Any]:
-    """`value` if it is a mapping from names; nothing at all is an empty one."""
+    """Check that a value is a mapping from names; None is an empty one."""
     value = {} if value is None else value
     if not isinstance(value, dict):
-        raise InputError(f"{where}: got {shown(value)}, wanted a mapping from names to values.")
+        raise InputError(f"{where}: got {shown(value)}, expected a mapping from names to values.")
     for key in value:
         if not isinstance(key, str):
             raise InputError(f"{where}: the key {shown(key)} is not a name. Put it in quotes.")
@@ -117,31 +106,37 @@ def as_mapping(value: Any, *, where: str) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value in a message: the beginning of it, where it is long."""
+    """Format a value for a message; of a long one, the beginning."""
     text = repr(value)
-    return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}…"
+    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
 
 
 def check_keys(values: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
     unknown = [key for key in values if key not in known]
     if unknown:
-        raise InputError(f"{where}: unknown key {unknown[0]!r}, there is {', '.join(known)}.")
+        raise InputError(f"{where}: unknown key {unknown[0]!r}; available: {', '.join(known)}.")
 
 
-def settings_of(kind: type[T], values: Mapping[str, Any], *, where: str) -> T:
-    """The dataclass that these values describe, as the command line would read them; the rest has its defaults."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, "it")
+def settings_of(kind: type[T], values: Any, *, where: str) -> T:
+    """Build a dataclass from values as the command line reads them; a setting without a value has its default."""
+    parser, values = _parser(kind), as_mapping(values, where=where)
     try:
         built: Any = parser.instantiate(parser.parse_object({"it": dict(values)}))
         return built.it
     except (ArgumentError, ValueError, TypeError) as error:
-        raise InputError(f"{where}: {_in_words(str(error))}") from error
+        raise InputError(f"{where}: {_reworded(str(error))}") from error
 
 
-def _in_words(message: str) -> str:
-    """What jsonargparse says, in one line and without our own name for the settings."""
+@cache
+def _parser(kind: type) -> ArgumentParser:
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(kind, "it")
+    return parser
+
+
+def _reworded(message: str) -> str:
+    """Put a message of jsonargparse in one line, without the name that `_parser` gives to the settings."""
     message = " ".join(message.split())
     message = re.sub(r"Group 'it' does not accept option '(.*)'", r"unknown setting '\1'", message)
     message = re.sub(r"Parser key \"it\.([^\"]*)\"", r"\1", message)
-    return message if len(message) <= LONGEST_SAID else f"{message[:LONGEST_SAID]}…"
+    return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:MAX_MESSAGE_LENGTH]}…"

@@ -1,12 +1,16 @@
-"""Results of cells (a row of an experiment with a seed): read from an experiment's folders, exported to one folder."""
+"""Files of cells (a row of an experiment with a seed): the result of each, and the state of one that is run."""
 
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import OPTIONAL, InputError, in_one_line, read_record, write_text
+from open_nvib.store.settings import EvaluateConfig, TrainConfig
 
 RESULT = "result.json"
 LARGEST_BYTES = 200_000
@@ -47,6 +51,43 @@ class CellResult:
     @property
     def export_name(self) -> str:
         return f"{self.row}-seed-{self.seed}.json"
+
+
+Phase = Literal["prepare", "train", "evaluate"]
+
+
+@dataclass(frozen=True)
+class CellSettings:
+    """All settings that decide the result of a cell. One that is newer than the file takes its default."""
+
+    train: TrainConfig
+    evaluate: EvaluateConfig
+
+
+@dataclass(frozen=True)
+class CellState:
+    """State of a cell: the content of `cell.json`.
+
+    Attributes:
+        state: running, done or failed. That of a killed process stays at running.
+        reason: why it failed, in one line.
+        phase: what it is doing, or was doing when it stopped.
+        host: where it runs or ran.
+        pid: the process that runs the cell on that host; None if none does.
+        started: when it was first started.
+        finished: when it was done, or failed.
+        seconds: that training and evaluation have taken in all, interrupted attempts included.
+    """
+
+    state: Literal["running", "done", "failed"]
+    settings: CellSettings
+    reason: str | None = None
+    phase: Phase | None = None
+    host: str = ""
+    pid: Annotated[int, Meta(gt=0, lt=2**31)] | None = None
+    started: str = ""
+    finished: str | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
 
 
 def read_cell(file: Path) -> CellResult:

@@ -1,6 +1,6 @@
-"""The figures of docs/results/recipe.md: a dial against a stride, and what one of its positions keeps.
+"""Draw the figures of docs/results/recipe.md: a dial against a stride, and what one of its positions keeps.
 
-python -m open_nvib.experiments.dial experiments/recipe.yaml --row keep-0.5 --output docs/results/recipe
+python -m tools.dial experiments/recipe.yaml --row keep-0.5 --output docs/results/recipe
 """
 
 import argparse
@@ -29,7 +29,7 @@ def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[st
     chosen = next((member for member in results.measured if member.name == row), None)
     if chosen is None:
         names = ", ".join(member.name for member in results.measured)
-        raise InputError(f"{experiment.path}: no cell of the row {row!r} is measured, there is {names}.")
+        raise InputError(f"{experiment.path}: no cell of the row {row!r} is measured; available: {names}.")
     seeds = []
     for cell in experiment.cells([row]):
         if cell.run.is_dir():

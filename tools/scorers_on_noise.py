@@ -1,6 +1,6 @@
-"""Both scorers on uniform random tokens: a language model cannot beat their entropy, the one that copies does.
+"""Measure both scorers on uniform random tokens: a language model cannot beat their entropy, one that copies does.
 
-    python -m open_nvib.experiments.scorers_on_noise
+    python -m tools.scorers_on_noise
 
 prints the table of docs/scorers.md.
 """
@@ -19,14 +19,14 @@ SPECIAL = 3
 
 
 def make_noise(count: int, *, tokens: int, seed: int) -> list[list[int]]:
-    """Texts of 5 to 20 tokens, every length and every token as likely as any other."""
+    """Draw texts of 5 to 20 tokens, every length and every token as likely as any other."""
     generator = np.random.default_rng(seed)
     lengths = generator.integers(SHORTEST, LONGEST + 1, count)
     return [generator.integers(SPECIAL, SPECIAL + tokens, length).tolist() for length in lengths]
 
 
 def entropy_of_noise(*, tokens: int) -> float:
-    """The least perplexity, the end of a text included, that one can have who does not see the text.
+    """Compute the least perplexity, ends of texts included, of a scorer that does not see the text it scores.
 
     A text of length L has L log(tokens) nats of tokens and log(number of lengths) of length, over L + 1 predictions.
     """
