@@ -76,7 +76,8 @@ def _check_tensor(
     where: str, name: str, value: Any, pattern: str, known: dict[str, tuple[Any, str]], *fix: str
 ) -> None:
     words, _, domains = pattern.partition("; ")
-    kind, *axes = words.split() if words.split(" ")[0] in (*KINDS, "number") else ("float", *words.split())
+    axes = words.split()
+    kind, axes = (axes[0], axes[1:]) if axes and (axes[0] in KINDS or axes[0] == "number") else ("float", axes)
     if isinstance(value, Tensor):
         accepts, expected, conversion = KINDS["real" if kind == "number" else kind]
         if not accepts(value.dtype):
@@ -100,20 +101,22 @@ def _check_tensor(
 def _check_shape(
     where: str, name: str, shape: tuple[int, ...], axes: list[str], known: dict[str, tuple[Any, str]], *fix: str
 ) -> None:
-    leading = axes[:1] if axes and axes[0][0] in "*." else []
-    count = len(shape) - len(axes) + len(leading)
-    got, expected = f"{name} has shape {shape}", f"({', '.join(axes)})"
+    leading = len(axes) > 0 and axes[0][0] in "*."
+    count = len(shape) - len(axes) + leading
     if count < 0 or (count and not leading):
-        _fail(where, got, expected, *fix)
-    for axis, size in zip(axes, (*[shape[:count]] * len(leading), *shape[count:]), strict=True):
-        expected_size, source = known.setdefault(axis.lstrip("#"), (size, name))
+        _fail(where, f"{name} has shape {shape}", f"({', '.join(axes)})", *fix)
+    for axis, size in zip(axes, (shape[:count], *shape[count:]) if leading else shape, strict=True):
+        expected, source = known.setdefault(axis.lstrip("#"), (size, name))
+        if size == expected or (axis[0] == "#" and size == 1):
+            continue
+        rule = f"{axis} = {expected} as in {source}"
         if axis == "...":
             try:
-                known[axis] = torch.broadcast_shapes(expected_size, size), name
+                known[axis] = torch.broadcast_shapes(expected, size), name
+                continue
             except RuntimeError:
-                _fail(where, got, f"{expected} with ... that broadcasts with {expected_size} of {source}", *fix)
-        elif size != expected_size and not (axis[0] == "#" and size == 1):
-            _fail(where, got, f"{expected} with {axis} = {expected_size} as in {source}", *fix)
+                rule = f"... that broadcasts with {expected} of {source}"
+        _fail(where, f"{name} has shape {shape}", f"({', '.join(axes)}) with {rule}", *fix)
 
 
 def _check_values(where: str, name: str, value: Tensor | float, domain: str, *fix: str) -> None:

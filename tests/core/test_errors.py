@@ -25,7 +25,7 @@ def no_type_checks():
     jaxtyping.config.update("jaxtyping_disable", False)
 
 
-def refuses(call, where, argument, error=ValueError):
+def refuses(call: Any, where: str, argument: str, error: type[Exception] = ValueError) -> str:
     """`call` raises, and the message begins with the function, names the argument and says what was expected."""
     with pytest.raises(error) as caught:
         call()
@@ -113,7 +113,7 @@ def test_dtypes(call, where, argument, error):
         (lambda x: nv.attend_impulses(torch.zeros(3, 1, 5), torch.zeros(3, 4, 5), x, d=5), "attend_impulses", "log_pi"),
         (lambda x: nv.attend_gaussians(*torch.zeros(3, 3, 4, 5), x, d=5), "attend_gaussians", "log_alpha"),
         (lambda x: nv.ImpulseMixture(z=torch.zeros(3, 4, 5), log_pi=x), "ImpulseMixture", "log_pi"),
-        (lambda x: nv.GaussianMixture(*torch.zeros(2, 3, 4, 5), log_alpha=x), "GaussianMixture", "log_alpha"),
+        (lambda x: nv.GaussianMixture(torch.zeros(3, 4, 5), torch.zeros(3, 4, 5), x), "GaussianMixture", "log_alpha"),
     ],
 )
 @pytest.mark.parametrize("bad", [-torch.inf, torch.nan, torch.inf])
@@ -219,7 +219,8 @@ def test_attention_module():
     query, mean, where = torch.zeros(2, 4, 6), posterior.mean(), "DenoisingAttention"
     refuses(lambda: nv.DenoisingAttention(10, 3), where, "heads")
     for name in ("heads", "query_size", "head_size"):
-        refuses(lambda name=name: nv.DenoisingAttention(6, **{name: 0}), where, name)
+        options: dict[str, Any] = {name: 0}
+        refuses(lambda options=options: nv.DenoisingAttention(6, **options), where, name)
     refuses(lambda: forward(torch.zeros(5, 4, 6), mean), where, "query")
     refuses(lambda: forward(torch.zeros(2, 4, 5), mean), where, "query")
     refuses(lambda: forward(query.double(), mean), where, "query")
