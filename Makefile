@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 export OMP_NUM_THREADS ?= 1
 
-.PHONY: help setup demo browser test test-all lint format docs bench figures clean
+.PHONY: help setup demo browser test test-core test-all lint format docs bench figures clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ format: $(READY) ## let ruff rewrite what it can
 
 test: lint browser ## what every change must pass: style, types and all tests but the slow ones
 	$(BIN)/pytest -n 2 -m 'not slow'
+
+test-core: $(READY) ## the tests of the core library alone, in less than a minute
+	$(BIN)/pytest tests/core -m 'not slow'
 
 test-all: lint browser ## every test
 	$(BIN)/pytest -n 2

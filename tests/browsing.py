@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import sync_playwright
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"]
@@ -14,6 +13,8 @@ QUIET += ["--disable-background-networking", "--disable-component-update", "--di
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[object]:
+    from playwright.sync_api import sync_playwright  # here, so that tests without a browser need no Playwright
+
     with sync_playwright() as playwright:
         found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
         if found is None and not Path(playwright.chromium.executable_path).exists():

@@ -1,17 +1,22 @@
-"""A small model, trained once for all tests that use one."""
+"""A small model, trained once for all tests that use one. It imports text inside: the core's tests do without."""
+
+from typing import TYPE_CHECKING
 
 import pytest
-from small_text import make_sentences, prepare_in
 
-from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
-from open_nvib.text.data import load_prepared
-from open_nvib.text.training.train import train
-from open_nvib.text.using.run import Run, load_run
+if TYPE_CHECKING:
+    from open_nvib.text.using.run import Run
 
 
 @pytest.fixture(scope="session")
-def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
+def trained(tmp_path_factory: pytest.TempPathFactory) -> "Run":
     """A small NVAE that reconstructs most of the sentences it was trained on."""
+    from small_text import make_sentences, prepare_in
+
+    from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
+    from open_nvib.text.training.train import train
+    from open_nvib.text.using.run import load_run
+
     folder = tmp_path_factory.mktemp("trained")
     prepare_in(folder, make_sentences(60, seed=1))
     config = TrainConfig(
@@ -34,7 +39,9 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @pytest.fixture(scope="session")
-def known(trained: Run) -> list[str]:
+def known(trained: "Run") -> list[str]:
     """The sentences it was trained on."""
+    from open_nvib.text.data import load_prepared
+
     texts = load_prepared(trained.config.data).split("short", "train")["text"]
     return [text.lower() for text in texts]

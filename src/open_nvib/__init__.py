@@ -1,7 +1,7 @@
 """open_nvib: the nonparametric variational information bottleneck for PyTorch.
 
-`__init__.pyi` lists the public names. They are imported on first use, so that what needs no torch, such as
-`nvib --help`, does not wait for it.
+`__init__.pyi` lists the public names. They are imported on first use, so that commands that do not need torch, such as
+`nvib --help`, start without it.
 """
 
 import lazy_loader

@@ -4,7 +4,7 @@ import sys
 
 
 def main() -> None:
-    """The command line, or a word on what to install where only the core library is."""
+    """Run the command line, or say what to install if only the core library is there."""
     try:
         from open_nvib.cli import main as run
     except ModuleNotFoundError as error:

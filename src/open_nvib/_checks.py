@@ -1,163 +1,134 @@
-"""Errors that say what, where, what was got, what was wanted, and the fix.
+"""Argument checks. An error says where, which argument, what it is, what was expected, and how to fix it.
 
-Shape checks cost microseconds and always run. Value checks read the tensor, which torch.compile cannot trace and
-torch.func.vmap forbids: there they are skipped, see `can_read`.
+Checks of types and shapes cost microseconds and always run. Checks of values read the tensor, which torch.compile
+cannot trace and torch.func.vmap forbids: there they are skipped (`can_read`).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
-from torch._C._functorch import peek_interpreter_stack
 
-RELU = "Pass what the encoder emits through a ReLU or softplus."
+from open_nvib._numeric import can_read
+
+FLOAT32 = torch.finfo(torch.float32)
+RELU = "Apply a ReLU or softplus to it."
+
+# Kind of a tensor: the test of its dtype, what is expected, and the fix.
+KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str, str]] = {
+    "float": (lambda dtype: dtype.is_floating_point, "a floating dtype", "Convert it with .float()."),
+    "bool": (lambda dtype: dtype == torch.bool, "torch.bool, True = real", "Convert it with .bool()."),
+    "int": (lambda dtype: not dtype.is_floating_point and dtype != torch.bool, "whole numbers", "Use .long()."),
+    "real": (lambda dtype: not dtype.is_complex, "real numbers", "Convert it with .float()."),
+}
+
+# Domain of values: the test of an entry, what is expected, and the fix.
+DOMAINS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
+    "finite": (Tensor.isfinite, "finite", ""),
+    "> 0": (lambda x: (x > 0) & x.isfinite(), "finite and above 0", "Drop rows without a pseudo-count."),
+    ">= 0": (lambda x: (x >= 0) & x.isfinite(), "finite and at least 0", RELU),
+    "float32 > 0": (lambda x: (x >= FLOAT32.tiny) & (x <= FLOAT32.max), "above 0 and in float32's range", ""),
+    "float32 >= 0": (lambda x: (x >= 0) & (x <= FLOAT32.max), "at least 0 and in float32's range", ""),
+    "0 to 1": (lambda x: (x >= 0) & (x <= 1), "from 0 to 1", ""),
+    "share": (lambda x: (x >= FLOAT32.tiny) & (x <= 1), "above 0 and at most 1", ""),
+    "log": (lambda x: x < torch.inf, "logarithms, -inf for a weight of 0", "Look for an overflow or a division by 0."),
+    "> -inf": (lambda x: x > -torch.inf, "finite", "Keep the prior component, or drop empty sentences."),
+}
 
 
-def in_transform() -> bool:
-    """Whether a torch.func transform (vmap, grad, jvp, …) is active."""
-    return peek_interpreter_stack() is not None
+def check(where: str, **arguments: Any) -> None:
+    """Check arguments, each given as `name=(value, expected)` or `name=(value, expected, fix)`.
 
+    What is expected can be
 
-def can_read(tensor: Tensor) -> bool:
-    """Whether Python may look at the values: not in a compiled graph, under a torch.func transform, or on meta."""
-    return not (torch.compiler.is_compiling() or tensor.is_meta or in_transform())
-
-
-def check_axes(where: str, **tensors: tuple[Tensor, str]) -> None:
-    """Match every tensor against its axes, such as `u=(u, "... queries p")`, one size per name throughout.
-
-    Leading dimensions under `...` must broadcast against each other. All must be floating and, outside autocast, of one
-    dtype.
+    - a pattern "kind axes; domains" for a tensor, such as "... queries p", "bool batch n" or "n; >= 0, some > 0". The
+      kind is one of KINDS ("float" by default: all of one dtype, except under autocast) or "number", which also accepts
+      a Python number or a tensor without axes. An axis has one size throughout the call, or 1 if written `#n`. `*batch`
+      stands for the same leading axes throughout, and `...` for leading axes that broadcast. Each domain is one of
+      DOMAINS, for all entries, or with "some" for at least one entry of each row;
+    - `int`: a whole number of at least 1, which is also the size of the axis of that name;
+    - a tuple of strings, for one of them; a class or a tuple of classes, for an instance.
     """
-    sizes: dict[str, int] = {}
-    seen_in: dict[str, str] = {}
-    batch: tuple[int, ...] = ()
-    batch_from: list[str] = []
-    dtype: torch.dtype | None = None
-    dtype_from = ""
-    for name, (tensor, pattern) in tensors.items():
-        check_floating(where, name, tensor)
-        if dtype is None:
-            dtype, dtype_from = tensor.dtype, name
-        elif tensor.dtype != dtype and not torch.is_autocast_enabled(tensor.device.type):
-            raise ValueError(
-                f"{where}: {name} is {tensor.dtype} but {dtype_from} is {dtype}; wanted one dtype. "
-                f"Convert one with .to(dtype), or run under torch.autocast."
-            )
-        axes = pattern.split()
-        leading = axes[:1] == ["..."]
-        named = axes[1:] if leading else axes
-        shape = tuple(tensor.shape)
-        if len(shape) < len(named) or (not leading and len(shape) != len(named)):
-            fix = "Add the missing axis." if len(shape) < len(named) else "Take away what is too much."
-            raise ValueError(f"{where}: {name} has shape {shape}, wanted ({', '.join(axes)}). {fix}")
-        for axis, size in zip(named, shape[len(shape) - len(named) :], strict=True):
-            if axis not in sizes:
-                sizes[axis], seen_in[axis] = size, name
-            elif sizes[axis] != size:
-                other = seen_in[axis]
-                raise ValueError(
-                    f"{where}: {name} has shape {shape}, wanted ({', '.join(axes)}) with {axis} = {sizes[axis]} as in "
-                    f"{other} {tuple(tensors[other][0].shape)}. Make the two agree."
+    known: dict[str, tuple[Any, str]] = {}  # size of an axis, or the dtype, and the argument that it comes from
+    for name, (value, expected, *fix) in arguments.items():
+        if isinstance(expected, str):
+            _check_tensor(where, name, value, expected, known, *fix)
+        elif expected is int:
+            if isinstance(value, bool) or not isinstance(value, int):
+                _fail(where, f"{name} is {value!r}", "a whole number such as 1", *fix, error=TypeError)
+            if value < 1:
+                _fail(where, f"{name} is {value}", "at least 1", *fix)
+            known[name] = value, where
+        elif isinstance(expected, tuple) and isinstance(expected[0], str):
+            if value not in expected:
+                _fail(where, f"{name} is {value!r}", f"one of {', '.join(map(repr, expected))}", *fix)
+        elif not isinstance(value, expected):
+            kinds = " or ".join(kind.__name__ for kind in (expected if isinstance(expected, tuple) else (expected,)))
+            _fail(where, f"{name} is a {type(value).__name__}", kinds, *fix, error=TypeError)
+
+
+def _fail(where: str, got: str, expected: str, fix: str = "", *, error: type[Exception] = ValueError) -> NoReturn:
+    raise error(f"{where}: {got}, expected {expected}. {fix}".rstrip())
+
+
+def _check_tensor(
+    where: str, name: str, value: Any, pattern: str, known: dict[str, tuple[Any, str]], *fix: str
+) -> None:
+    words, _, domains = pattern.partition("; ")
+    axes = words.split()
+    kind, axes = (axes[0], axes[1:]) if axes and (axes[0] in KINDS or axes[0] == "number") else ("float", axes)
+    if isinstance(value, Tensor):
+        accepts, expected, conversion = KINDS["real" if kind == "number" else kind]
+        if not accepts(value.dtype):
+            _fail(where, f"{name} is {value.dtype}", expected, conversion)
+        if kind == "float":
+            dtype, source = known.setdefault("dtype", (value.dtype, name))
+            if value.dtype != dtype and not torch.is_autocast_enabled(value.device.type):
+                _fail(
+                    where, f"{name} is {value.dtype}", f"{dtype} as in {source}", "Convert one, or use torch.autocast."
                 )
-        if leading:
-            lead = shape[: len(shape) - len(named)]
+        if value.ndim or kind != "number":
+            _check_shape(where, name, tuple(value.shape), axes, known, *fix)
+    elif kind != "number":
+        _fail(where, f"{name} is a {type(value).__name__}", "a Tensor", "Use torch.tensor.", error=TypeError)
+    elif isinstance(value, bool) or not isinstance(value, (int, float)):
+        _fail(where, f"{name} is {value!r}", "a number", *fix, error=TypeError)
+    for domain in domains.split(", ") if domains else ():
+        _check_values(where, name, value, domain, *fix)
+
+
+def _check_shape(
+    where: str, name: str, shape: tuple[int, ...], axes: list[str], known: dict[str, tuple[Any, str]], *fix: str
+) -> None:
+    leading = len(axes) > 0 and axes[0][0] in "*."
+    count = len(shape) - len(axes) + leading
+    if count < 0 or (count and not leading):
+        _fail(where, f"{name} has shape {shape}", f"({', '.join(axes)})", *fix)
+    for axis, size in zip(axes, (shape[:count], *shape[count:]) if leading else shape, strict=True):
+        expected, source = known.setdefault(axis.lstrip("#"), (size, name))
+        if size == expected or (axis[0] == "#" and size == 1):
+            continue
+        rule = f"{axis} = {expected} as in {source}"
+        if axis == "...":
             try:
-                batch = torch.broadcast_shapes(batch, lead)
+                known[axis] = torch.broadcast_shapes(expected, size), name
+                continue
             except RuntimeError:
-                raise ValueError(
-                    f"{where}: the leading dimensions {lead} of {name} {shape} do not broadcast against {batch} of "
-                    f"{', '.join(batch_from)}. Give all of them the same batch."
-                ) from None
-            batch_from.append(name)
+                rule = f"... that broadcasts with {expected} of {source}"
+        _fail(where, f"{name} has shape {shape}", f"({', '.join(axes)}) with {rule}", *fix)
 
 
-def check_floating(where: str, name: str, tensor: Tensor) -> None:
-    if not isinstance(tensor, Tensor):
-        raise TypeError(f"{where}: {name} is a {type(tensor).__name__}, wanted a Tensor. Wrap it in torch.tensor.")
-    if not tensor.is_floating_point():
-        raise ValueError(f"{where}: {name} is {tensor.dtype}, wanted a floating dtype. Convert it with .float().")
-
-
-def check_same_dtype(where: str, name: str, tensor: Tensor, parameter: Tensor) -> None:
-    """Of the dtype of the layer's parameters, unless autocast takes care of it."""
-    if tensor.dtype != parameter.dtype and not torch.is_autocast_enabled(tensor.device.type):
-        raise ValueError(
-            f"{where}: {name} is {tensor.dtype} but the layer's parameters are {parameter.dtype}. Convert one with "
-            f".to(dtype), or run under torch.autocast."
-        )
-
-
-def check_batch(where: str, **tensors: tuple[Tensor, int]) -> None:
-    """The leading dimensions, all but the last few, are the same throughout; each with how many those few are."""
-    first, (tensor, own) = next(iter(tensors.items()))
-    batch = tuple(tensor.shape[: tensor.ndim - own])
-    for name, (other, own) in tensors.items():
-        if tuple(other.shape[: other.ndim - own]) != batch:
-            raise ValueError(
-                f"{where}: {name} has shape {tuple(other.shape)}, wanted the batch {batch} of {first} "
-                f"{tuple(tensor.shape)}. Use expand to repeat it."
-            )
-
-
-def check_mask(where: str, mask: Tensor, like: Tensor) -> None:
-    """Boolean, of the first two axes of `like`."""
-    if not isinstance(mask, Tensor):
-        raise TypeError(f"{where}: mask is a {type(mask).__name__}, wanted a Tensor. Wrap it in torch.tensor.")
-    if mask.dtype != torch.bool:
-        raise ValueError(f"{where}: mask is {mask.dtype}, wanted torch.bool, True = real. Convert it with .bool().")
-    if mask.shape != like.shape[:2]:
-        raise ValueError(
-            f"{where}: mask has shape {tuple(mask.shape)}, wanted (batch, n) = {tuple(like.shape[:2])}. Give one entry "
-            f"for each token."
-        )
-
-
-def check_choice(where: str, name: str, value: object, choices: Sequence[str]) -> None:
-    if value not in choices:
-        quoted = ", ".join(repr(choice) for choice in choices)
-        raise ValueError(f"{where}: {name} is {value!r}, wanted one of {quoted}.")
-
-
-def check_count(where: str, name: str, value: object) -> None:
-    """A positive whole number."""
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{where}: {name} is {value!r}, wanted a whole number such as 1.")
-    if value < 1:
-        raise ValueError(f"{where}: {name} is {value}, wanted at least 1.")
-
-
-def check_pseudo_counts(where: str, name: str, alpha: Tensor, *, positive: bool = False, fix: str = RELU) -> None:
-    """Every entry finite and at least 0 (above 0 if `positive`)."""
-    if not can_read(alpha):
+def _check_values(where: str, name: str, value: Tensor | float, domain: str, *fix: str) -> None:
+    tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
+    if not can_read(tensor):
         return
-    good = ((alpha > 0) if positive else (alpha >= 0)) & alpha.isfinite()
+    some = domain.startswith("some ")
+    contains, expected, usual_fix = DOMAINS[domain.removeprefix("some ")]
+    good = contains(tensor).any(-1) if some else contains(tensor)
     if not good.all():
-        raise ValueError(
-            f"{where}: {_count(~good)} of {name} {tuple(alpha.shape)} are negative{', zero' if positive else ''} "
-            f"or not finite; wanted pseudo-counts {'above' if positive else 'of at least'} 0. {fix}"
-        )
-
-
-def check_log_weights(where: str, name: str, log_weights: Tensor) -> None:
-    """No NaN, no +inf, and in every row something to attend to."""
-    if not can_read(log_weights):
-        return
-    bad = log_weights.isnan() | log_weights.isposinf()
-    if bad.any():
-        raise ValueError(
-            f"{where}: {_count(bad)} of {name} {tuple(log_weights.shape)} are NaN or +inf; wanted logarithms of "
-            f"weights, -inf for none. Look for a division by zero or an overflow upstream."
-        )
-    empty = log_weights.isneginf().all(-1)
-    if empty.any():
-        rows = [row[0] if len(row) == 1 else tuple(row) for row in empty.nonzero().tolist()]
-        shown = f"{rows[:8]}" + (f" and {len(rows) - 8} more" if len(rows) > 8 else "")
-        raise ValueError(
-            f"{where}: rows {shown} of {name} {tuple(log_weights.shape)} have no finite entry, so there is nothing to "
-            f"attend to. Keep the prior component, or drop empty sentences before encoding."
-        )
-
-
-def _count(bad: Tensor) -> str:
-    return f"{int(bad.sum())} of {bad.numel()} entries"
+        bad = [position[0] if len(position) == 1 else tuple(position) for position in (~good).nonzero().tolist()]
+        unit = f"row{'s' * (len(bad) > 1)}" if some else "entries"
+        shown = f"{bad[:8]}" + f" and {len(bad) - 8} more" * (len(bad) > 8)
+        got = f"{name} {tuple(tensor.shape)} is out of range in {unit} {shown}" if tensor.ndim else f"{name} is {value}"
+        _fail(where, got, f"some entry of each row {expected}" if some else expected, *(fix or (usual_fix,)))

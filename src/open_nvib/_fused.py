@@ -1,8 +1,8 @@
-"""softmax(q·k + bias) v on torch's fused kernels, with a bias for each key that is learned.
+"""softmax(q·k + bias) v on torch's fused kernels, with a learned bias for each key.
 
-`scaled_dot_product_attention` takes an additive bias, but on the CPU a bias that needs a gradient sends it to its slow
-path, which keeps the (queries × n) weights, and in half precision the bias is rounded to three digits. So the bias
-rides along as features of the key that meet a constant 1 in the query, as a rounded part and its remainder.
+`scaled_dot_product_attention` takes an additive bias, but on the CPU it uses its slow path for a bias that needs a
+gradient and keeps the (queries × n) weights; in half precision it rounds the bias to three digits. So the bias becomes
+two more features of the key, a rounded part and its remainder, and the query has a constant 1 for each.
 """
 
 from typing import Any
@@ -11,23 +11,23 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from open_nvib._checks import in_transform
+from open_nvib._numeric import in_transform
 
 ALIGNMENT = 8
-"""Feature sizes are padded to a multiple of this: what fused kernels on accelerators ask for."""
+"""Feature sizes are padded to a multiple of this, which fused kernels on accelerators need."""
 
 NO_WEIGHT = -1e30
-"""Stands for a bias of -inf: exp of it is exactly 0, but 0 times it is not NaN."""
+"""Replaces a bias of -inf: its exp is exactly 0 too, and 0 times it is not NaN."""
 
 
 def extra_features(size: int) -> int:
-    """Features to append to a vector of `size`: at least two, up to a multiple of ALIGNMENT."""
+    """Count the features to append to a vector of `size`: at least two, up to a multiple of ALIGNMENT."""
     return 2 + (-(size + 2)) % ALIGNMENT
 
 
 def bias_keys(keys: Tensor, bias: Tensor) -> Tensor:
-    """(…, n, size) and (…, n) to (…, n, size + extra): keys that carry their bias."""
-    bias = bias - bias.amax(-1, keepdim=True).detach()  # the softmax does not see it, and small numbers keep digits
+    """Append the bias (…, n) to the keys (…, n, size) as features: (…, n, size + extra)."""
+    bias = bias - bias.amax(-1, keepdim=True).detach()  # the softmax is the same, and small numbers keep more digits
     bias = bias.clamp(min=max(NO_WEIGHT, torch.finfo(keys.dtype).min / 4))
     rounded = bias.to(keys.dtype)
     remainder = (bias - rounded).to(keys.dtype)
@@ -36,18 +36,18 @@ def bias_keys(keys: Tensor, bias: Tensor) -> Tensor:
 
 
 def pad_values(values: Tensor) -> Tensor:
-    """(…, n, size) to (…, n, size + extra): fused kernels want keys and values of one size."""
+    """Pad values (…, n, size) to (…, n, size + extra): fused kernels need keys and values of one size."""
     return F.pad(values, (0, extra_features(values.shape[-1])))
 
 
 def attend_biased(q: Tensor, biased_keys: Tensor, padded_values: Tensor, *, scale: float) -> Tensor:
-    """softmaxᵢ(scale·q·kᵢ + biasᵢ) vᵢ, (…, queries, size), with `biased_keys` and `padded_values` as made above."""
+    """Compute softmaxᵢ(scale·q·kᵢ + biasᵢ) vᵢ, (…, queries, size), from `bias_keys` and `pad_values`."""
     attended = _attend(_biased_queries(q, scale), biased_keys, padded_values)
     return attended[..., : q.shape[-1]].view(q.shape)
 
 
 def biased_weights(q: Tensor, biased_keys: Tensor, *, scale: float) -> Tensor:
-    """softmaxᵢ(scale·q·kᵢ + biasᵢ), (…, queries, n): the weights that `attend_biased` gives to the values."""
+    """Compute softmaxᵢ(scale·q·kᵢ + biasᵢ), (…, queries, n): the weights of the values in `attend_biased`."""
     return (_biased_queries(q, scale) @ biased_keys.mT).softmax(-1)
 
 
@@ -73,9 +73,9 @@ def _attend_in_plain_operations(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 class _TwiceDifferentiable(torch.autograd.Function):
-    """The CPU's fused kernel, whose backward has no derivative of its own, and plain operations where one is asked for.
+    """The CPU's fused kernel, with plain operations for the second derivative, which the kernel does not have.
 
-    Other devices have several kernels, which torch chooses from; there a second derivative wants torch's own
+    On other devices torch chooses between several kernels; there a second derivative needs torch's own
     `sdpa_kernel(SDPBackend.MATH)`.
     """
 
@@ -90,8 +90,8 @@ class _TwiceDifferentiable(torch.autograd.Function):
         q, k, v, output, log_sum = ctx.saved_tensors
         (grad,) = grad_outputs
         if torch.is_grad_enabled():  # that is, create_graph=True
-            wanted = [x for x in (q, k, v) if x.requires_grad]
-            grads = iter(torch.autograd.grad(_attend_in_plain_operations(q, k, v), wanted, grad, create_graph=True))
+            inputs = [x for x in (q, k, v) if x.requires_grad]
+            grads = iter(torch.autograd.grad(_attend_in_plain_operations(q, k, v), inputs, grad, create_graph=True))
             return tuple(next(grads) if x.requires_grad else None for x in (q, k, v))
         backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
         return backward(grad, q, k, v, output, log_sum, 0.0, False, scale=1.0)

@@ -1,4 +1,4 @@
-"""Denoising attention: the query is a noisy observation, the mixture its prior, the result the expected vector."""
+"""Denoising attention: the query is a noisy observation of a vector, the mixture its prior, the result its mean."""
 
 import math
 from dataclasses import dataclass
@@ -8,18 +8,18 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from open_nvib._checks import check_axes, check_count, check_floating, check_log_weights, check_same_dtype
+from open_nvib._checks import check
 from open_nvib._fused import attend_biased, bias_keys, biased_weights, pad_values
 from open_nvib._numeric import at_least_float32, without_autocast
 from open_nvib._records import BatchRecord
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 
 LOG_RATIO_MAX = 80.0
-"""Largest log(σ²/√d): exp of it and its reciprocal are finite in float32. Beyond, a component already returns the query
-itself to 34 digits."""
+"""Largest log(σ²/√d): its exp and the reciprocal of that are finite in float32. Beyond it, a component returns the
+query itself to 34 digits."""
 
 BLOCK_ELEMENTS = {"cpu": 2**19}
-"""Size of a block of (queries × n) weights or (queries × p) vectors at test time, by device: 2 MiB stay in a core's
+"""Entries in a block of (queries × n) weights or (queries × p) vectors at test time, by device: 2 MiB fit into a core's
 cache."""
 BLOCK_ELEMENTS_ELSEWHERE = 2**25
 MIN_BLOCK_QUERIES = 32
@@ -32,14 +32,13 @@ def attend_impulses(
     *,
     d: int,
 ) -> Float[Tensor, "*batch queries p"]:
-    """Denoising attention over a sampled mixture F = Σᵢ πᵢ δ(zᵢ).
+    """Attend to a sampled mixture F = Σᵢ πᵢ δ(zᵢ) by denoising attention.
 
     Equation `eq:dattn` with f = F: the integral becomes a sum and the factor in ‖u‖² cancels, leaving
     softmaxᵢ(u·zᵢ/√d + log πᵢ − ‖zᵢ‖²/2√d) zᵢ: ordinary attention with a bias for each key.
     """
-    check_axes("attend_impulses", u=(u, "... queries p"), z=(z, "... n p"), log_pi=(log_pi, "... n"))
-    check_count("attend_impulses", "d", d)
-    check_log_weights("attend_impulses", "log_pi", log_pi)
+    weights = log_pi, "... n; log, some > -inf"
+    check("attend_impulses", u=(u, "... queries p"), z=(z, "... n p"), log_pi=weights, d=(d, int))
     batch = torch.broadcast_shapes(u.shape[:-2], z.shape[:-2], log_pi.shape[:-1])
     u, z, log_pi = u.expand(*batch, -1, -1), z.expand(*batch, -1, -1), log_pi.expand(*batch, -1)
     scale = d**-0.5
@@ -54,25 +53,23 @@ def attend_gaussians(
     *,
     d: int,
 ) -> Float[Tensor, "*batch queries p"]:
-    """Denoising attention over the mean of a Dirichlet process, G₀ = Σᵢ αᵢ/α₀ N(μᵢ, σᵢ²): equation `eq:TestDAttn`.
+    """Attend to the mean of a Dirichlet process, G₀ = Σᵢ αᵢ/α₀ N(μᵢ, σᵢ²): equation `eq:TestDAttn`.
 
-    Let r = σ²/(√d + σ²), by which a component trusts the query, and m = (1 − r) μ. The posterior mean of a component
-    is then m + r u. Its log-weight, log α + log N(u; μ, √d + σ²), expanded and less what all components share
-    (−‖u‖²/2√d and −¼ p log 2πd), is
+    Let r = σ²/(√d + σ²), the share of the query in a component's answer, and m = (1 − r) μ. The posterior mean of a
+    component is then m + r u. Its log-weight is log α + log N(u; μ, √d + σ²). Expanded, and without the terms that all
+    components share (−‖u‖²/2√d and −¼ p log 2πd), it is
 
         u·m/√d + u²·r/2√d + [log α − μ·m/2√d + ½ Σ log(1 − r)].
 
-    Two matrix products and a bias; no (queries × n × p) tensor. As σ → 0, r → 0 and this is `attend_impulses`.
+    This takes two matrix products and a bias, and no (queries × n × p) tensor. As σ → 0, r → 0 and the result is that
+    of `attend_impulses`.
     """
-    check_axes(
-        "attend_gaussians",
-        u=(u, "... queries p"),
-        mu=(mu, "... n p"),
-        log_sigma=(log_sigma, "... n p"),
-        log_alpha=(log_alpha, "... n"),
-    )
-    check_count("attend_gaussians", "d", d)
-    check_log_weights("attend_gaussians", "log_alpha", log_alpha)
+    gaussians = {
+        "mu": (mu, "... n p"),
+        "log_sigma": (log_sigma, "... n p"),
+        "log_alpha": (log_alpha, "... n; log, some > -inf"),
+    }
+    check("attend_gaussians", u=(u, "... queries p"), **gaussians, d=(d, int))
     m, r, bias = gaussian_features(mu, log_sigma, log_alpha, d=d)
     scale = d**-0.5
     log_weights = scale * (u @ m.mT) + 0.5 * scale * (u.square() @ r.mT) + bias.unsqueeze(-2)
@@ -81,12 +78,12 @@ def attend_gaussians(
 
 
 def impulse_bias(z: Tensor, log_pi: Tensor, scale: float) -> Tensor:
-    """log π − ‖z‖²/2√d for each vector, (*batch, n)."""
+    """Compute log π − ‖z‖²/2√d for each vector, (*batch, n)."""
     return log_pi - 0.5 * scale * z.square().sum(-1)
 
 
 def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: int) -> tuple[Tensor, Tensor, Tensor]:
-    """m, r (*batch, n, p) and the bias (*batch, n) of `attend_gaussians`."""
+    """Compute m, r (*batch, n, p) and the bias (*batch, n) of `attend_gaussians`."""
     ratio = (2 * log_sigma - 0.5 * math.log(d)).clamp(max=LOG_RATIO_MAX).exp()  # σ²/√d = r/(1 − r)
     one_minus_r = (1 + ratio).reciprocal()
     m = one_minus_r * mu
@@ -96,7 +93,7 @@ def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: in
 
 @dataclass(frozen=True, eq=False)
 class ProjectedImpulses(BatchRecord):
-    """An ImpulseMixture as the heads of one attention read it; the bias is inside the keys."""
+    """An ImpulseMixture projected for the heads of one attention; the keys contain the bias."""
 
     keys: Float[Tensor, "batch heads n key"]
     values: Float[Tensor, "batch heads n key"]
@@ -104,7 +101,7 @@ class ProjectedImpulses(BatchRecord):
 
 @dataclass(frozen=True, eq=False)
 class ProjectedGaussians(BatchRecord):
-    """A GaussianMixture as the heads of one attention read it: m in head space, r shared by all heads."""
+    """A GaussianMixture projected for the heads of one attention: m in head space, r shared by all heads."""
 
     keys: Float[Tensor, "batch heads n key"]
     values: Float[Tensor, "batch heads n key"]
@@ -119,15 +116,15 @@ Projected = ProjectedImpulses | ProjectedGaussians
 class DenoisingAttention(nn.Module):
     """Multi-head denoising attention over either kind of mixture.
 
-    Each head has its own query in the space of Z, u = u′ W^Q (W^K)ᵀ, and denoises it there; the results go through W^V
-    and the output projection. Keys and values have no bias of their own: that of the keys cancels in the softmax, that
-    of the values is part of the output's.
+    Each head maps the query to the space of Z, u = u′ W^Q (W^K)ᵀ, and denoises it there; the results go through W^V and
+    the output projection. The projections of keys and values have no bias: a bias of the keys would cancel in the
+    softmax, and one of the values is part of the output's.
 
     Args:
         p: size of the vectors attended to.
         heads: number of heads.
-        query_size: size of the queries and of the output; `p` if not given.
-        head_size: d, the size of one head's key; `p // heads` if not given.
+        query_size: size of the queries and of the output; default `p`.
+        head_size: d, the size of one head's key; default `p // heads`.
         bias: whether the query and output projections have a bias.
     """
 
@@ -135,16 +132,14 @@ class DenoisingAttention(nn.Module):
         self, p: int, heads: int = 1, *, query_size: int | None = None, head_size: int | None = None, bias: bool = True
     ) -> None:
         super().__init__()
-        check_count("DenoisingAttention", "p", p)
-        check_count("DenoisingAttention", "heads", heads)
+        query_size = p if query_size is None else query_size
+        sizes = {"p": p, "heads": heads, "query_size": query_size, "head_size": 1 if head_size is None else head_size}
+        check("DenoisingAttention", **{name: (size, int) for name, size in sizes.items()})
         if head_size is None and p % heads:
             raise ValueError(
-                f"DenoisingAttention: p = {p} is not a multiple of heads = {heads}. Change one, or give head_size."
+                f"DenoisingAttention: p is {p}, expected a multiple of heads = {heads}. Or give head_size."
             )
-        query_size = p if query_size is None else query_size
         self.p, self.heads, self.d = p, heads, p // heads if head_size is None else head_size
-        check_count("DenoisingAttention", "query_size", query_size)
-        check_count("DenoisingAttention", "head_size", self.d)
         self.to_query = nn.Linear(query_size, heads * self.d, bias=bias)
         self.to_key = nn.Linear(p, heads * self.d, bias=False)
         self.to_value = nn.Linear(p, heads * self.d, bias=False)
@@ -152,6 +147,7 @@ class DenoisingAttention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Initialise the weights as torch.nn.MultiheadAttention does, and the biases at zero."""
         for linear in (self.to_query, self.to_key, self.to_value, self.to_output):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
@@ -161,11 +157,9 @@ class DenoisingAttention(nn.Module):
         return f"p={self.p}, heads={self.heads}, d={self.d}"
 
     def forward(
-        self,
-        query: Float[Tensor, "batch queries size"],
-        mixture: Mixture | Projected,
+        self, query: Float[Tensor, "batch queries size"], mixture: Mixture | Projected
     ) -> Float[Tensor, "batch queries size"]:
-        """Attend to a mixture, or to one that `project` has prepared."""
+        """Attend to a mixture, or to one that `project` returned."""
         q, memory = self._prepare(query, mixture)
         if isinstance(memory, ProjectedImpulses):
             attended = attend_biased(q, memory.keys, memory.values, scale=self.d**-0.5)
@@ -174,11 +168,9 @@ class DenoisingAttention(nn.Module):
         return self.to_output(attended.transpose(1, 2).flatten(2))
 
     def weights(
-        self,
-        query: Float[Tensor, "batch queries size"],
-        mixture: Mixture | Projected,
+        self, query: Float[Tensor, "batch queries size"], mixture: Mixture | Projected
     ) -> Float[Tensor, "batch heads queries n"]:
-        """The share of each vector or component in each result; they sum to 1. To look at: it keeps all of them."""
+        """Compute the weight of each vector or component in each result, all at once, for inspection."""
         q, memory = self._prepare(query, mixture)
         if isinstance(memory, ProjectedImpulses):
             return biased_weights(q, memory.keys, scale=self.d**-0.5)
@@ -188,48 +180,40 @@ class DenoisingAttention(nn.Module):
             return self._gaussian_weights(q, self._latent_queries(q, everything), everything, memory)
 
     def project(self, mixture: Mixture) -> Projected:
-        """Everything about a mixture that does not depend on the query: do it once, attend many times."""
+        """Compute everything that does not depend on the query: project once, attend many times."""
+        kinds = (ImpulseMixture, GaussianMixture)
+        check("DenoisingAttention", mixture=(mixture, kinds, "Call .sample() or .mean() on a posterior."))
+        vectors = mixture.z if isinstance(mixture, ImpulseMixture) else mixture.mu
+        fix = "Build the attention with the p of the mixture."
+        check("DenoisingAttention", p=(self.p, int), mixture=(vectors, "real batch n p", fix))
         dtype = self.to_key.weight.dtype
         if isinstance(mixture, ImpulseMixture):
-            self._check_size("z", mixture.z)
             bias = impulse_bias(mixture.z, mixture.log_pi, self.d**-0.5)
             z = mixture.z.to(dtype)
             keys, values = self._split(self.to_key(z)), self._split(self.to_value(z))
             return ProjectedImpulses(keys=bias_keys(keys, bias.unsqueeze(1)), values=pad_values(values))
-        if isinstance(mixture, GaussianMixture):
-            self._check_size("mu", mixture.mu)
-            with without_autocast(mixture.mu):
-                wide = mixture.to(dtype=at_least_float32(mixture.mu.dtype))
-                m, r, bias = gaussian_features(wide.mu, wide.log_sigma, wide.log_alpha, d=self.d)
-                if self.heads == 1:  # W^K and W^V act on fewer queries than vectors: leave m as it is
-                    return ProjectedGaussians(keys=m.unsqueeze(1), values=m.unsqueeze(1), r=r, bias=bias)
-                keys, values = (F.linear(m, to.weight.to(m.dtype)) for to in (self.to_key, self.to_value))
-                return ProjectedGaussians(keys=self._split(keys), values=self._split(values), r=r, bias=bias)
-        raise TypeError(
-            f"DenoisingAttention: got a {type(mixture).__name__}, wanted an ImpulseMixture or a GaussianMixture. "
-            f"Call .sample() or .mean() on a posterior."
-        )
+        with without_autocast(mixture.mu):
+            wide = mixture.to(dtype=at_least_float32(mixture.mu.dtype))
+            m, r, bias = gaussian_features(wide.mu, wide.log_sigma, wide.log_alpha, d=self.d)
+            if self.heads == 1:  # W^K and W^V act on fewer queries than vectors: leave m as it is
+                return ProjectedGaussians(keys=m.unsqueeze(1), values=m.unsqueeze(1), r=r, bias=bias)
+            keys, values = (F.linear(m, to.weight.to(m.dtype)) for to in (self.to_key, self.to_value))
+            return ProjectedGaussians(keys=self._split(keys), values=self._split(values), r=r, bias=bias)
 
     def _prepare(self, query: Tensor, mixture: Mixture | Projected) -> tuple[Tensor, Projected]:
         projected = isinstance(mixture, (ProjectedImpulses, ProjectedGaussians))
         memory = mixture if projected else self.project(mixture)
-        check_floating("DenoisingAttention", "query", query)
-        if memory.keys.shape[1] != self.heads:
-            raise ValueError(
-                f"DenoisingAttention: the memory was projected for {memory.keys.shape[1]} heads, wanted {self.heads}. "
-                f"Project the mixture with the attention that reads it."
-            )
-        check_same_dtype("DenoisingAttention", "query", query, self.to_query.weight)
-        batch, size = memory.keys.shape[0], self.to_query.in_features
-        if query.ndim != 3 or query.shape[0] != batch or query.shape[2] != size:
-            raise ValueError(
-                f"DenoisingAttention: query has shape {tuple(query.shape)}, wanted (batch, queries, size) with batch = "
-                f"{batch} as in the mixture and size = {size}. Use index or expand to match the batches."
-            )
+        check(
+            "DenoisingAttention",
+            heads=(self.heads, int),
+            mixture=(memory.keys, "real batch heads n key", "Project the mixture with the attention that reads it."),
+            weight=(self.to_query.weight, "heads·d size"),
+            query=(query, "batch queries size", "Index or expand the query to the batch of the mixture."),
+        )
         return self._split(self.to_query(query)), memory
 
     def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians) -> Tensor:
-        """(batch, heads, queries, d), in blocks of heads and queries that bound the memory."""
+        """Attend in blocks of heads and queries, which bounds the memory: (batch, heads, queries, d)."""
         batch, _, queries, _ = q.shape
         per_query = batch * max(memory.r.shape[1:])
         elements = BLOCK_ELEMENTS.get(q.device.type, BLOCK_ELEMENTS_ELSEWHERE)
@@ -246,7 +230,7 @@ class DenoisingAttention(nn.Module):
             return torch.cat(rows, 1)
 
     def _attend_block(self, q: Tensor, heads: slice, memory: ProjectedGaussians) -> Tensor:
-        """`eq:TestDAttn` for some heads and queries, with what is linear in m taken in head space."""
+        """Compute `eq:TestDAttn` for a block of heads and queries, with the terms linear in m in head space."""
         heads_and_queries = q.shape[1:3]
         u = self._latent_queries(q, heads)
         weights = self._gaussian_weights(q, u, heads, memory).flatten(1, 2)  # (batch, count·queries, n)
@@ -260,7 +244,7 @@ class DenoisingAttention(nn.Module):
         return values
 
     def _gaussian_weights(self, q: Tensor, u: Tensor, heads: slice, memory: ProjectedGaussians) -> Tensor:
-        """The softmax of `attend_gaussians`, (batch, count, queries, n)."""
+        """Compute the softmax of `attend_gaussians`, (batch, count, queries, n)."""
         batch, count, queries, _ = q.shape
         scale = self.d**-0.5
         squared = torch.baddbmm(memory.bias.unsqueeze(1), u.square(), memory.r.mT, alpha=0.5 * scale)
@@ -271,19 +255,12 @@ class DenoisingAttention(nn.Module):
         return log_weights.softmax(-1).view(batch, count, queries, n)
 
     def _latent_queries(self, q: Tensor, heads: slice) -> Tensor:
-        """u = q (W^K)ᵀ of some heads, in the space of Z, (batch, count·queries, p)."""
+        """Compute u = q (W^K)ᵀ of some heads, in the space of Z, (batch, count·queries, p)."""
         return torch.einsum("bhqd,hdp->bhqp", q, self._head_weights(self.to_key, heads, q.dtype)).flatten(1, 2)
 
     def _head_weights(self, linear: nn.Linear, heads: slice, dtype: torch.dtype) -> Tensor:
         return linear.weight.unflatten(0, (self.heads, self.d))[heads].to(dtype)
 
     def _split(self, x: Tensor) -> Tensor:
-        """(batch, n, heads·d) to (batch, heads, n, d)."""
+        """Reshape (batch, n, heads·d) to (batch, heads, n, d)."""
         return x.unflatten(-1, (self.heads, self.d)).transpose(1, 2)
-
-    def _check_size(self, name: str, vectors: Tensor) -> None:
-        if vectors.ndim != 3 or vectors.shape[-1] != self.p:
-            raise ValueError(
-                f"DenoisingAttention: {name} of the mixture has shape {tuple(vectors.shape)}, wanted (batch, n, p) "
-                f"with p = {self.p}. Build the attention with the p of the mixture."
-            )

@@ -2,20 +2,21 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._checks import can_read, check_choice, check_count, check_floating, check_mask, check_same_dtype
+from open_nvib._checks import check
 from open_nvib._numeric import at_least_float32, widen
-from open_nvib._records import trusted
-from open_nvib.merging import gather, homes
-from open_nvib.process import REST, ConditionalBDP, Posterior
+from open_nvib._records import unchecked
+from open_nvib.merging import component_of_token, merge_tokens
+from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
-"""Where log σ is cut off: σ² and what is made of it stay finite in float32, and no trained encoder comes near."""
+"""Range of log σ, in which σ² and its reciprocal are finite in float32. Trained encoders stay far from both ends."""
 
 ALPHA_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
 ALPHA_UNITS = ("one", "delta")
@@ -25,25 +26,25 @@ INITIAL_WEIGHT_STD = 0.02
 
 
 class NVIB(nn.Module):
-    """Nonparametric variational information bottleneck, to put between an encoder and anything that attends to it.
+    """Nonparametric variational information bottleneck, between an encoder and the attention that reads it.
 
-    Three linear projections of each hidden state give the pseudo-count α ≥ 0, the mean μ and log σ of its component;
-    the prior's component follows as the last (section "The Transformer Encoder").
+    Three linear projections of each hidden state give the pseudo-count α ≥ 0, the mean μ and log σ of its component.
+    The last component is the prior's (section "The Transformer Encoder").
 
     Args:
         p: size of the latent vectors.
-        input_size: size of the hidden states; `p` if not given.
+        input_size: size of the hidden states; default `p`.
         alpha0_p: α₀^p, the concentration of the prior.
         delta: Δ, the pseudo-count that the conditional prior expects of each token; 0 is the plain prior.
         alpha_activation: "relu" (the paper's: α reaches exactly 0) or "softplus" (smooth, α stays above 0).
-        alpha_unit: what a count of 1 of the projection is: "one" (the paper's), or "delta", so that α follows Δ.
-        alpha_contrast: by how much tokens may differ in α, from 0 (all have the 1 of the start, whatever was learned)
-            to 1. None is the paper's, which is 1 and does not change.
-        keep_share: s, how many vectors there are for each token. Neighbouring tokens share one until it holds Δ/s, what
-            the prior expects of 1/s tokens (`open_nvib.merging`), so α should be about Δ: see `alpha_unit`. None is
-            the paper's: each token has its own. With 1 they still share where α is below Δ.
-        prior_mu: mean of the Gaussian G₀^p, as one number or one for each dimension.
-        prior_sigma: its standard deviation, likewise.
+        alpha_unit: unit of the projection to α: "one" (the paper's), or "delta", which multiplies it by Δ.
+        alpha_contrast: how much tokens may differ in α, from 0 (all have the initial 1, whatever was learned) to 1 (as
+            projected). None is the paper's: 1, and it cannot change.
+        keep_share: s, the number of vectors per token. Neighbouring tokens share a vector until it holds Δ/s, which the
+            prior expects of 1/s tokens (`open_nvib.merging`), so α should be about Δ: see `alpha_unit`. None is the
+            paper's: each token has its own vector. With 1, tokens still share if their α is below Δ.
+        prior_mu: mean of the Gaussian G₀^p, one number or one for each dimension.
+        prior_sigma: standard deviation of G₀^p, one number or one for each dimension.
     """
 
     prior_mu: Tensor
@@ -68,27 +69,37 @@ class NVIB(nn.Module):
         prior_sigma: float | Float[Tensor, " p"] = 1.0,
     ) -> None:
         super().__init__()
-        check_count("NVIB", "p", p)
         self.p, self.input_size = p, p if input_size is None else input_size
-        check_count("NVIB", "input_size", self.input_size)
-        check_choice("NVIB", "alpha_activation", alpha_activation, tuple(ALPHA_ACTIVATIONS))
-        check_choice("NVIB", "alpha_unit", alpha_unit, ALPHA_UNITS)
         self.alpha_activation, self.alpha_unit = alpha_activation, alpha_unit
+        prior_mu, prior_sigma = (torch.as_tensor(x, dtype=torch.get_default_dtype()) for x in (prior_mu, prior_sigma))
+        check(
+            "NVIB",
+            p=(p, int),
+            input_size=(self.input_size, int),
+            alpha0_p=(alpha0_p, "number; float32 > 0"),
+            alpha_activation=(alpha_activation, tuple(ALPHA_ACTIVATIONS)),
+            alpha_unit=(alpha_unit, ALPHA_UNITS),
+            prior_mu=(prior_mu, "number p; finite"),
+            prior_sigma=(prior_sigma, "number p; > 0"),
+        )
         self.to_alpha = nn.Linear(self.input_size, 1)
         self.to_mu = nn.Linear(self.input_size, p)
         self.to_log_sigma = nn.Linear(self.input_size, p)
-        self.register_buffer("prior_mu", _vector("prior_mu", prior_mu, p))
-        self.register_buffer("prior_log_sigma", _vector("prior_sigma", prior_sigma, p, positive=True).log())
-        self.register_buffer("alpha0_p", torch.tensor(_number("alpha0_p", alpha0_p, positive=True)))
-        contrast = None if alpha_contrast is None else torch.tensor(_share("alpha_contrast", alpha_contrast, zero=True))
-        self.register_buffer("alpha_contrast", contrast)
-        share = None if keep_share is None else torch.tensor(_share("keep_share", keep_share))
-        self.register_buffer("keep_share", share)
-        self.register_buffer("delta", torch.tensor(self._delta(delta)))
+        self.register_buffer("prior_mu", prior_mu.detach().expand(p).clone())
+        self.register_buffer("prior_log_sigma", prior_sigma.detach().expand(p).log())
+        self.register_buffer("alpha0_p", torch.tensor(float(alpha0_p)))
+        self.register_buffer("alpha_contrast", None if alpha_contrast is None else torch.ones(()))
+        self.register_buffer("keep_share", None if keep_share is None else torch.ones(()))
+        self.register_buffer("delta", torch.ones(()))
+        if alpha_contrast is not None:
+            self.set_alpha_contrast(alpha_contrast)
+        if keep_share is not None:
+            self.set_keep_share(keep_share)
+        self.set_delta(delta)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Start with every token kept at a count of about 1, and with less noise than the prior's."""
+        """Initialise so that every token has a pseudo-count of about 1, and less noise than the prior."""
         for linear, bias in ((self.to_alpha, self._start), (self.to_log_sigma, INITIAL_LOG_SIGMA)):
             nn.init.normal_(linear.weight, std=INITIAL_WEIGHT_STD)
             nn.init.constant_(linear.bias, bias)
@@ -96,47 +107,44 @@ class NVIB(nn.Module):
 
     @property
     def _start(self) -> float:
-        """What the activation makes INITIAL_ALPHA of."""
+        """The projection for which the activation returns INITIAL_ALPHA."""
         return math.log(math.expm1(INITIAL_ALPHA)) if self.alpha_activation == "softplus" else INITIAL_ALPHA
 
     def extra_repr(self) -> str:
         kinds = f"alpha_activation={self.alpha_activation!r}, alpha_unit={self.alpha_unit!r}"
-        return f"p={self.p}, input_size={self.input_size}, {kinds}, gathers={self.keep_share is not None}"
+        return f"p={self.p}, input_size={self.input_size}, {kinds}, merges_tokens={self.keep_share is not None}"
 
     def set_delta(self, delta: float) -> None:
-        """Change Δ, as a schedule does while training."""
-        self.delta.fill_(self._delta(delta))
-
-    def _delta(self, delta: float) -> float:
-        if self.keep_share is not None and delta == 0:
-            raise ValueError("NVIB: delta is 0, wanted more with keep_share: vectors hold Δ/keep_share. Raise delta.")
-        return _number("delta", delta, positive=self.keep_share is not None)
+        """Change Δ, as a schedule does during training."""
+        domain = "float32 >= 0" if self.keep_share is None else "float32 > 0"
+        check("NVIB", delta=(delta, f"number; {domain}", "With keep_share, a vector holds Δ/keep_share, above 0."))
+        self.delta.fill_(delta)
 
     def set_keep_share(self, share: float) -> None:
-        """Change the share of vectors of a layer that gathers, as a schedule does while training."""
-        if self.keep_share is None:
-            raise ValueError("NVIB: this layer keeps a vector for each token. Build it with keep_share to change it.")
-        self.keep_share.fill_(_share("keep_share", share))
+        """Change the number of vectors per token of a layer with `keep_share`, as a schedule does during training."""
+        check("NVIB", keep_share=(share, "number; share"))
+        self._built_with("keep_share").fill_(share)
 
     def set_alpha_contrast(self, contrast: float) -> None:
-        """Change by how much tokens may differ in α, as a schedule does while training."""
-        if self.alpha_contrast is None:
-            raise ValueError(
-                "NVIB: this layer has the contrast of the paper. Build it with alpha_contrast to change it."
-            )
-        self.alpha_contrast.fill_(_share("alpha_contrast", contrast, zero=True))
+        """Change how much tokens may differ in α, for a layer with `alpha_contrast`, as a schedule does."""
+        check("NVIB", alpha_contrast=(contrast, "number; 0 to 1"))
+        self._built_with("alpha_contrast").fill_(contrast)
+
+    def _built_with(self, name: str) -> Tensor:
+        buffer: Tensor | None = getattr(self, name)
+        if buffer is None:
+            raise ValueError(f"NVIB: {name} is None in this layer, expected a number. Build the layer with {name}.")
+        return buffer
 
     @property
     def per_vector(self) -> Float[Tensor, ""]:
-        """Δ/s, the pseudo-count that a shared vector holds; in float64, as the prior counts its vectors."""
-        if self.keep_share is None:
-            raise ValueError("NVIB: this layer keeps a vector for each token. Build it with keep_share to share them.")
-        return widen(self.delta) / widen(self.keep_share)
+        """Δ/s, the pseudo-count of a full vector of a layer with `keep_share`; in float64, as in the prior."""
+        return widen(self.delta) / widen(self._built_with("keep_share"))
 
     @property
     def prior(self) -> ConditionalBDP:
-        """The conditional prior as it is now; a later `set_delta` or `set_keep_share` does not change it."""
-        return trusted(
+        """The conditional prior with a copy of Δ and `keep_share`, which later changes do not affect."""
+        return unchecked(
             ConditionalBDP,
             mu=self.prior_mu,
             log_sigma=self.prior_log_sigma,
@@ -146,14 +154,14 @@ class NVIB(nn.Module):
         )
 
     def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
-        """Posterior of n + 1 components. `mask` is True where a token is real; without it, all are."""
+        """Compute the posterior of n + 1 components. `mask` is True for real tokens; without it, all are real."""
         mask = self._check(hidden, mask)
-        hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # whatever stands on padding, NaN too, goes no further
+        hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # padding may hold anything, also NaN
         dtype = at_least_float32(hidden.dtype)
         alpha = self._counts(hidden, mask)
         if self.keep_share is not None:
-            gathered = gather(alpha, hidden, per_component=self.per_vector, rest=REST)
-            alpha, hidden = gathered.alpha, gathered.hidden
+            merged = merge_tokens(alpha, hidden, **self._merging)
+            alpha, hidden = merged.alpha, merged.hidden
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         batch = len(hidden)
 
@@ -161,7 +169,7 @@ class NVIB(nn.Module):
             last = prior.to(tokens.dtype).expand(batch, 1, *tokens.shape[2:])
             return torch.cat([tokens, last], 1)
 
-        return trusted(
+        return unchecked(
             Posterior,
             alpha=with_prior(alpha, self.alpha0_p),
             mu=with_prior(self.to_mu(hidden).to(dtype), self.prior_mu),
@@ -173,19 +181,23 @@ class NVIB(nn.Module):
     def pseudo_counts(
         self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n"]:
-        """α of each token, before neighbours are gathered: with `keep_share` the posterior has that of components."""
+        """Compute α of each token, before tokens are merged (with `keep_share`, the posterior has α of components)."""
         mask = self._check(hidden, mask)
         return self._counts(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
 
-    def homes(
+    def component_of_token(
         self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
     ) -> Int[Tensor, "batch n"]:
-        """For each token, the place in the posterior of the vector that most of it is in; -1 if it is dropped."""
+        """Find the index of the component that holds the largest part of each token; -1 for a dropped token."""
         alpha = self.pseudo_counts(hidden, mask)
         if self.keep_share is not None:
-            return homes(alpha, per_component=self.per_vector, rest=REST)
-        places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
-        return torch.where(alpha > 0, places, -1)
+            return component_of_token(alpha, **self._merging)
+        positions = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
+        return torch.where(alpha > 0, positions, -1)
+
+    @property
+    def _merging(self) -> dict[str, Any]:
+        return {"per_component": self.per_vector, "max_joined_remainder": MAX_JOINED_REMAINDER}
 
     def _counts(self, hidden: Tensor, mask: Tensor) -> Tensor:
         scores = self.to_alpha(hidden).squeeze(-1).to(at_least_float32(hidden.dtype))
@@ -195,45 +207,7 @@ class NVIB(nn.Module):
         return (alpha * self.delta if self.alpha_unit == "delta" else alpha).masked_fill(~mask, 0.0)
 
     def _check(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        check_floating("NVIB", "hidden", hidden)
-        shape = tuple(hidden.shape)
-        if len(shape) != 3 or shape[-1] != self.input_size:
-            raise ValueError(
-                f"NVIB: hidden has shape {shape}, wanted (batch, n, size) with size = {self.input_size}. "
-                f"Build the layer with input_size of the encoder."
-            )
-        check_same_dtype("NVIB", "hidden", hidden, self.to_mu.weight)
-        if mask is None:
-            return torch.ones(shape[:2], dtype=torch.bool, device=hidden.device)
-        check_mask("NVIB", mask, hidden)
-        return mask
-
-
-def _number(name: str, value: float, *, positive: bool = False) -> float:
-    wanted = f"a number {'above' if positive else 'of at least'} 0 that float32 can hold"
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"NVIB: {name} is {value!r}, wanted {wanted}.")
-    tiny, huge = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
-    if not ((tiny if positive else 0) <= value <= huge):
-        raise ValueError(f"NVIB: {name} is {value}, wanted {wanted}.")
-    return float(value)
-
-
-def _share(name: str, share: float, *, zero: bool = False) -> float:
-    wanted = f"a number {'from' if zero else 'above'} 0 {'' if zero else 'and '}{'to' if zero else 'at most'} 1"
-    if isinstance(share, bool) or not isinstance(share, (int, float)):
-        raise TypeError(f"NVIB: {name} is {share!r}, wanted {wanted}.")
-    if not (torch.finfo(torch.float32).tiny <= share <= 1 or (zero and share == 0)):
-        raise ValueError(f"NVIB: {name} is {share}, wanted {wanted}.")
-    return float(share)
-
-
-def _vector(name: str, value: float | Tensor, p: int, *, positive: bool = False) -> Tensor:
-    vector = torch.as_tensor(value, dtype=torch.get_default_dtype()).detach().clone()
-    if vector.ndim == 0:
-        vector = vector.expand(p).clone()
-    if vector.shape != (p,):
-        raise ValueError(f"NVIB: {name} has shape {tuple(vector.shape)}, wanted one number or ({p},).")
-    if can_read(vector) and not (vector.isfinite().all() and (not positive or (vector > 0).all())):
-        raise ValueError(f"NVIB: {name} must be finite{' and above 0' if positive else ''} in every dimension.")
-    return vector
+        given = {} if mask is None else {"mask": (mask, "bool batch n", "Give one entry for each token.")}
+        expected = hidden, "batch n size", "Build the layer with the input_size of the encoder."
+        check("NVIB", weight=(self.to_mu.weight, "p size"), hidden=expected, **given)
+        return hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask

@@ -1,9 +1,9 @@
-"""Fewer components: neighbouring tokens share one, of a given pseudo-count.
+"""Merging: neighbouring tokens share a component of a given pseudo-count.
 
-A Dirichlet process can be cut anywhere and put together again. By the aggregation property of the Dirichlet
-distribution, weights that are added up are again Dirichlet, with the sum of their pseudo-counts; the other way round, a
-component is the sum of two with parts of its pseudo-count. So the tokens' pseudo-counts are laid end to end and cut
-where a component is full: it has what lies in it, and α₀ stays.
+A Dirichlet process can be cut anywhere and joined again. By the aggregation property of the Dirichlet distribution,
+sums of weights are again Dirichlet, with the sums of their pseudo-counts; conversely, a component can be split into two
+with parts of its pseudo-count. So the pseudo-counts of the tokens are laid end to end and cut where a component is
+full. The pseudo-count of a component is the sum of the parts in it, and α₀ stays the same.
 """
 
 from dataclasses import dataclass
@@ -13,20 +13,20 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from open_nvib._numeric import widen
-from open_nvib._records import BatchRecord, trusted
+from open_nvib._records import BatchRecord, unchecked
 
-ROUNDING = 1e-6
-"""Share of a component by which a sum may be off a whole number: counts that fill components exactly, such as 0.1 ten
-times, do not leave a crumb in another by the rounding of their sum."""
+ROUNDING_TOLERANCE = 1e-6
+"""Rounding error of a sum of pseudo-counts, as a share of a component. Without it, counts that fill components exactly,
+such as ten times 0.1, could leave a remainder for one more component."""
 
 
 @dataclass(frozen=True, eq=False)
-class Gathered(BatchRecord):
-    """Tokens after gathering. A component stands where the first token that begins in it, or is cut by it, stands.
+class MergedTokens(BatchRecord):
+    """Components of merged tokens. A component is stored at the position of the first token assigned to it.
 
     Args:
-        alpha: pseudo-counts of the components, 0 elsewhere.
-        hidden: the means of what the components hold of the tokens' hidden states, by pseudo-counts; 0 elsewhere.
+        alpha: pseudo-counts of the components, 0 at other positions.
+        hidden: mean of the tokens' hidden states in each component, weighted by pseudo-count; 0 at other positions.
     """
 
     alpha: Float[Tensor, "batch n"]
@@ -34,14 +34,14 @@ class Gathered(BatchRecord):
 
 
 @dataclass(frozen=True)
-class Cuts:
-    """Where tokens are cut. A token lies in one component, or is cut and lies in that and in the next.
+class TokenSplit:
+    """Assignment of tokens to components. A token lies in one component, or is cut and lies in two adjacent ones.
 
     Args:
-        counts: the tokens' pseudo-counts, in components.
-        first: the place of the component that a token begins in.
-        last: of the one that it ends in.
-        in_last: the share of the token that lies there, 0 for one that is not cut.
+        counts: pseudo-counts of the tokens, in units of a full component.
+        first: position of the component in which the token begins.
+        last: position of the component in which the token ends.
+        in_last: share of the token in `last` if it is cut, else 0.
     """
 
     counts: Float[Tensor, "batch n"]
@@ -50,60 +50,68 @@ class Cuts:
     in_last: Float[Tensor, "batch n"]
 
 
-def cut(alpha: Float[Tensor, "batch n"], per_component: Float[Tensor, ""] | float, rest: float = ROUNDING) -> Cuts:
-    """Lay the pseudo-counts end to end and cut them where components are full: see `gather`."""
+def split_tokens(
+    alpha: Float[Tensor, "batch n"], per_component: Float[Tensor, ""] | float, max_joined_remainder: float
+) -> TokenSplit:
+    """Lay the pseudo-counts end to end and cut them where components are full: see `merge_tokens`."""
+    # Interval of each token on the line, in components: a token takes the room of at most one.
     counts = widen(alpha) / per_component
     room = counts.clamp(max=1.0)
     end = room.cumsum(-1)
-    first = (end.detach() - room.detach() + ROUNDING).floor()
-    last = torch.maximum((end.detach() - ROUNDING).ceil() - 1, first)
-    final = (end[:, -1:].detach() - rest).ceil().clamp(min=1) - 1
+    first = (end.detach() - room.detach() + ROUNDING_TOLERANCE).floor()
+    last = torch.maximum((end.detach() - ROUNDING_TOLERANCE).ceil() - 1, first)
+    final = (end[:, -1:].detach() - max_joined_remainder).ceil().clamp(min=1) - 1
     first, last = first.minimum(final), last.minimum(final)
 
-    places = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
+    # Position of each component: that of the token with which it opens.
+    positions = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
     reached = torch.where(room > 0, last, -1.0).cummax(-1).values
-    opens = reached > torch.where(places == 0, -1.0, reached.roll(1, -1))
-    place = torch.where(opens, places, 0).cummax(-1).values
+    opens = reached > torch.where(positions == 0, -1.0, reached.roll(1, -1))
+    position = torch.where(opens, positions, 0).cummax(-1).values
     is_cut = last > first
-    return Cuts(
+    return TokenSplit(
         counts=counts,
-        first=torch.where(is_cut, place.roll(1, -1), place),
-        last=place,
+        first=torch.where(is_cut, position.roll(1, -1), position),
+        last=position,
         in_last=torch.where(is_cut, (end - last) / torch.where(is_cut, room, 1.0), 0.0),
     )
 
 
-def gather(
+def merge_tokens(
     alpha: Float[Tensor, "batch n"],
     hidden: Float[Tensor, "batch n size"],
     *,
     per_component: Float[Tensor, ""] | float,
-    rest: float = ROUNDING,
-) -> Gathered:
-    """Tokens in components of `per_component` in pseudo-counts; padding has α = 0.
+    max_joined_remainder: float = ROUNDING_TOLERANCE,
+) -> MergedTokens:
+    """Merge tokens into components of `per_component` in pseudo-counts; padding has α = 0.
 
-    What is left at the end is one more component, or goes to the last if it is at most `rest` of one.
+    The remainder at the end of a text is one more component, or joins the last if it is at most `max_joined_remainder`
+    of a component.
 
-    Equal pseudo-counts of a share s of `per_component` put 1/s tokens in each, with parts of one where 1/s is no whole
-    number. A token of more than average fills more of a component, at most one: what it has above that adds to its
-    weight and takes no more room. The shares follow α smoothly, so that what a token is given is learned.
+    If all pseudo-counts are a share s of `per_component`, each component has 1/s tokens, with parts of tokens if 1/s is
+    not a whole number. A token with a larger pseudo-count fills more of a component, at most a whole one: the excess
+    adds to its weight and takes no more room. The shares are smooth in α, so that they can be learned.
     """
-    cuts = cut(alpha, per_component, rest)
-    later = cuts.counts * cuts.in_last
-    parts = ((cuts.first, cuts.counts - later), (cuts.last, later))
-    counts, mixed = torch.zeros_like(cuts.counts), torch.zeros_like(hidden)
-    for place, part in parts:
-        counts = counts.scatter_add(-1, place, part)
+    split = split_tokens(alpha, per_component, max_joined_remainder)
+    in_last = split.counts * split.in_last
+    parts = ((split.first, split.counts - in_last), (split.last, in_last))
+    counts, mixed = torch.zeros_like(split.counts), torch.zeros_like(hidden)
+    for position, part in parts:
+        counts = counts.scatter_add(-1, position, part)
     filled = torch.where(counts == 0, 1.0, counts)
-    for place, part in parts:
-        share = (part / filled.gather(-1, place)).unsqueeze(-1).to(hidden.dtype)
-        mixed = mixed.scatter_add(-2, place.unsqueeze(-1).expand_as(hidden), share * hidden)
-    return trusted(Gathered, alpha=(counts * per_component).to(alpha.dtype), hidden=mixed)
+    for position, part in parts:
+        share = (part / filled.gather(-1, position)).unsqueeze(-1).to(hidden.dtype)
+        mixed = mixed.scatter_add(-2, position.unsqueeze(-1).expand_as(hidden), share * hidden)
+    return unchecked(MergedTokens, alpha=(counts * per_component).to(alpha.dtype), hidden=mixed)
 
 
-def homes(
-    alpha: Float[Tensor, "batch n"], *, per_component: Float[Tensor, ""] | float, rest: float = ROUNDING
+def component_of_token(
+    alpha: Float[Tensor, "batch n"],
+    *,
+    per_component: Float[Tensor, ""] | float,
+    max_joined_remainder: float = ROUNDING_TOLERANCE,
 ) -> Int[Tensor, "batch n"]:
-    """For each token, where the component stands that most of it lies in; -1 where there is nothing of it."""
-    cuts = cut(alpha, per_component, rest)
-    return torch.where(cuts.counts > 0, torch.where(cuts.in_last > 0.5, cuts.last, cuts.first), -1)
+    """Find the position of the component that holds the largest part of each token; -1 for a token with α = 0."""
+    split = split_tokens(alpha, per_component, max_joined_remainder)
+    return torch.where(split.counts > 0, torch.where(split.in_last > 0.5, split.last, split.first), -1)

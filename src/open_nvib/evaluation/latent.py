@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib._records import trusted
+from open_nvib._records import unchecked
 from open_nvib.attention import Mixture
 from open_nvib.evaluation.densities import FAINT, TextDensities, WeightedSets, densities, mutual_information
 from open_nvib.mixtures import ImpulseMixture
@@ -160,7 +160,7 @@ def as_mixture(model: TextAutoencoder, sets: WeightedSets) -> ImpulseMixture:
     if sets.log_pi is None:
         real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
         return plain_mixture(z, real, model.config.d_model // model.config.heads)
-    return trusted(ImpulseMixture, z=z, log_pi=sets.log_pi.to(z))
+    return unchecked(ImpulseMixture, z=z, log_pi=sets.log_pi.to(z))
 
 
 @torch.no_grad()

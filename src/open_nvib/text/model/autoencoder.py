@@ -17,7 +17,7 @@ from transformers import (
 )
 from transformers.utils.generic import ModelOutput
 
-from open_nvib._records import trusted
+from open_nvib._records import unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.layer import NVIB
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
@@ -53,8 +53,10 @@ class LatentOutput(ModelOutput):
     def mixture(self) -> Mixture:
         """Convert back."""
         if self.log_sigma is None:
-            return trusted(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight)
-        return trusted(GaussianMixture, mu=self.last_hidden_state, log_sigma=self.log_sigma, log_alpha=self.log_weight)
+            return unchecked(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight)
+        return unchecked(
+            GaussianMixture, mu=self.last_hidden_state, log_sigma=self.log_sigma, log_alpha=self.log_weight
+        )
 
 
 @dataclass

@@ -15,11 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._records import BatchRecord, trusted
+from open_nvib._records import BatchRecord, unchecked
 from open_nvib.gamma import Method
 from open_nvib.kl import gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
-from open_nvib.merging import gather
+from open_nvib.merging import merge_tokens
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL, KLForm, Posterior
 from open_nvib.store.settings import ScheduledValues
@@ -29,7 +29,7 @@ from open_nvib.text.model.configuration import TextAutoencoderConfig
 def plain_mixture(z: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"], d: int) -> ImpulseMixture:
     """Give vectors the weights of `eq:probZ`, ‖z‖²/2√d as logarithms, so that denoising is ordinary attention."""
     log_pi = 0.5 * d**-0.5 * z.square().sum(-1)
-    return trusted(ImpulseMixture, z=z, log_pi=log_pi.masked_fill(~mask, -torch.inf))
+    return unchecked(ImpulseMixture, z=z, log_pi=log_pi.masked_fill(~mask, -torch.inf))
 
 
 @dataclass(frozen=True, eq=False)
@@ -244,7 +244,7 @@ class StridedBottleneck(GaussianBottleneck):
 
     def select(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
         if self.stride and self.stride_pooling:
-            merged = gather(mask.float(), hidden, per_component=1 / (1 - self.stride))
+            merged = merge_tokens(mask.float(), hidden, per_component=1 / (1 - self.stride))
             return merged.hidden, merged.alpha > 0
         return hidden, self.select_prior(mask)
 
@@ -312,7 +312,7 @@ class NVIBBottleneck(Bottleneck):
         return latent.log_sigma.detach()[latent.mask & (latent.alpha > 0)].exp().mean()
 
     def component_of_token(self, hidden: Hidden, mask: TokenMask) -> Int[Tensor, "batch n"]:
-        return self.nvib.homes(hidden, mask)
+        return self.nvib.component_of_token(hidden, mask)
 
     def vectors_of_tokens(self, hidden: Hidden, mask: TokenMask) -> Float[Tensor, "batch n"]:
         alpha = self.nvib.pseudo_counts(hidden, mask)

@@ -14,8 +14,11 @@ import torch
 import open_nvib as nv
 
 
-def test_attention_and_the_paper_sampler_compile_without_a_graph_break():
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_attention_and_the_paper_sampler_compile_without_a_graph_break(backend):
     program = """
+    import sys
+    from functools import partial
     import torch
     import open_nvib as nv
 
@@ -36,22 +39,23 @@ def test_attention_and_the_paper_sampler_compile_without_a_graph_break():
     def pure(u, z, log_pi):
         return nv.attend_impulses(u, z, log_pi, d=4) + nv.attend_gaussians(u, z, -z.abs(), log_pi, d=4)
 
-    compiled = torch.compile(train, fullgraph=True)
+    compile_ = partial(torch.compile, fullgraph=True, backend=sys.argv[1])
+    compiled = compile_(train)
     loss = compiled(hidden, query)
     loss.backward()
     assert loss.isfinite()
     assert all(x.grad.isfinite().all() for x in layer.parameters())
 
     # The noise is the same with and without the compiler only if it is given: compare what has none.
-    torch.testing.assert_close(torch.compile(test, fullgraph=True)(hidden, query), test(hidden, query))
+    torch.testing.assert_close(compile_(test)(hidden, query), test(hidden, query))
     args = query, hidden, torch.randn(2, 5)
-    torch.testing.assert_close(torch.compile(pure, fullgraph=True)(*args), pure(*args))
-    sampler = torch.compile(lambda a: nv.sample_log_dirichlet(a, method="paper"), fullgraph=True)
+    torch.testing.assert_close(compile_(pure)(*args), pure(*args))
+    sampler = compile_(lambda a: nv.sample_log_dirichlet(a, method="paper"))
     for n in (6, 7, 9):  # the length varies, as it does in training
         torch.testing.assert_close(sampler(torch.rand(4, n)).exp().sum(-1), torch.ones(4))
         assert compiled(torch.randn(2, n, 8), query).isfinite()
     """
-    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program)], capture_output=True, text=True)
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program), backend], capture_output=True, text=True)
     assert result.returncode == 0, result.stderr[-3000:]
 
 
