@@ -1,6 +1,6 @@
 """Denoising attention in two dimensions, over a sample and over the mean: the paper's `fig:overview` (b) and (c).
 
-python -m open_nvib.report.figures.attention docs/figures/denoising_attention.svg
+python -m tools.figures_of_docs.attention docs/figures/denoising_attention.svg
 """
 
 import argparse
@@ -137,11 +137,12 @@ def _legend(figure: Figure) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw denoising attention in two dimensions.")
-    parser.add_argument("output", type=Path, help="where to write the figure, an .svg")
-    path = parser.parse_args().output
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(draw_attention(), encoding="utf-8")
-    print(path)
+    parser.add_argument("outputs", type=Path, nargs="+", help="where to write the figure, an .svg")
+    figure = draw_attention()
+    for path in parser.parse_args().outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(figure, encoding="utf-8")
+        print(path)
 
 
 if __name__ == "__main__":
