@@ -109,9 +109,8 @@ def _sections(report: Report) -> list[Section]:
             opening = f'<div class="scroll" role="region" aria-labelledby="caption-{tables}" tabindex="0">'
             caption = f'<figcaption id="caption-{tables}">{render(next(blocks)[1:2])}</figcaption>'
             section.blocks.append(f'<figure class="table">{opening}\n{render(block)}\n</div>{caption}</figure>')
-        elif children := [child for child in block[1].children or [] if child.type == "image"]:
-            name = str(children[0].attrs["src"]).removeprefix("figures/").removesuffix(".svg")
-            drawing = inline(report.figures[name], name=name, alt=children[0].content)
+        elif name := _figure_name(block[1]):
+            drawing = inline(report.figures[name], name=name, alt=(block[1].children or [block[1]])[0].content)
             caption = f"<figcaption>{render(next(blocks)[1:2])}</figcaption>"
             opening = f'<figure id="figure-{name}"><div class="drawing">'
             section.blocks.append(f"{opening}\n{drawing}\n</div>{caption}</figure>")
@@ -120,6 +119,12 @@ def _sections(report: Report) -> list[Section]:
             section.blocks.append(render(block))
     sections[-1].close_details()
     return sections
+
+
+def _figure_name(inline: Token) -> str | None:
+    """Name the figure that a paragraph consists of."""
+    found = re.fullmatch(r"!\[.*\]\(figures/(\w+)\.svg\)", inline.content)
+    return found[1] if found else None
 
 
 def _blocks(tokens: Sequence[Token]) -> Iterator[list[Token]]:

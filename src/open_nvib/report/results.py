@@ -119,7 +119,7 @@ class RowResults:
 
     @property
     def title(self) -> str:
-        return f"{self.family} {self.settings}".strip()
+        return self.family if self.settings == self.family else f"{self.family} {self.settings}".strip()
 
     def values(self, read: Read) -> list[float]:
         """The number of each seed, where it was measured."""
