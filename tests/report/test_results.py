@@ -11,7 +11,7 @@ from factory import make_cell, make_plan, make_record, write_cell
 from open_nvib.report import Plan, RowPlan, read_results
 from open_nvib.report.measures import BLEU, FORWARD, PATHS, mean_and_deviation, write_number
 from open_nvib.report.results import group, select_nvae, settings_of, short_settings
-from open_nvib.store.cells import LARGEST, export_cells, read_cells
+from open_nvib.store.cells import export_cells, read_cells
 from open_nvib.store.files import InputError, from_builtins
 from open_nvib.store.settings import TrainConfig
 
@@ -110,7 +110,7 @@ def test_a_cell_as_evaluated_is_small_and_a_large_one_is_remarked_on(tmp_path):
     content["evaluations"] |= {"test-causal": record, "validation-autoencoder": record}
     file = write_cell(tmp_path, content)
     assert export_cells(read_cells(tmp_path), tmp_path / "out") == []
-    content["train"]["long"] = "x" * LARGEST
+    content["train"]["long"] = "x" * 200_000
     file.write_text(json.dumps(content))
     (remark,) = export_cells(read_cells(tmp_path), tmp_path / "out")
     assert "nvae-0.01-seed-0.json" in remark

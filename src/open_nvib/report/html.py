@@ -56,9 +56,8 @@ class Section:
 
 def to_page(report: Report) -> str:
     """Turn a report into a page."""
-    environment = Environment(
-        loader=PackageLoader("open_nvib.report", "templates"), autoescape=True, undefined=StrictUndefined
-    )
+    loader = PackageLoader("open_nvib.report", "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
     css = (files("open_nvib.report") / "templates" / "page.css").read_text(encoding="utf-8")
     head, *sections = _sections(report)
     return environment.get_template("page.html.j2").render(

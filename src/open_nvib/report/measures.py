@@ -76,26 +76,14 @@ def _distinct(n: int) -> Measure:
 KEPT = Measure("ν", _reconstruction(lambda part: part.kept))
 BLEU = Measure("BLEU", _reconstruction(lambda part: part.bleu))
 PERPLEXITY = Measure("PPL", _reconstruction(lambda part: part.perplexity), decimals=None)
-FORWARD = Measure(
-    "F-PPL",
-    _generation(lambda part: part.forward_perplexity),
-    _generation(lambda part: part.real_forward_perplexity),
-    decimals=None,
-)
-REVERSE = Measure(
-    "R-PPL",
-    _generation(lambda part: part.reverse_perplexity),
-    _generation(lambda part: part.real_reverse_perplexity),
-    decimals=None,
-)
+_real_forward = _generation(lambda part: part.real_forward_perplexity)
+_real_reverse = _generation(lambda part: part.real_reverse_perplexity)
+_real_self_bleu = _generation(lambda part: part.real_self_bleu)
+FORWARD = Measure("F-PPL", _generation(lambda part: part.forward_perplexity), _real_forward, decimals=None)
+REVERSE = Measure("R-PPL", _generation(lambda part: part.reverse_perplexity), _real_reverse, decimals=None)
 SAMPLES = (
     *map(_distinct, range(1, 5)),
-    Measure(
-        "self-BLEU",
-        _generation(lambda part: part.self_bleu),
-        _generation(lambda part: part.real_self_bleu),
-        decimals=1,
-    ),
+    Measure("self-BLEU", _generation(lambda part: part.self_bleu), _real_self_bleu, decimals=1),
     Measure("copied (%)", _generation(lambda part: part.copied), scale=100),
     Measure("empty (%)", _generation(lambda part: part.empty), scale=100),
 )

@@ -4,7 +4,6 @@ The paper's `fig:bleu-rppl-short`, `fig:fppl-rppl-vectors` and `fig:bleu-seq-vec
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -30,8 +29,8 @@ SCATTER_PLOTS = {
     "bleu_kept": ((KEPT, BLEU),),
     "perplexity_kept": ((KEPT, FORWARD), (KEPT, REVERSE)),
 }
-Points = dict[int, tuple[float, float]]
-"""Both numbers of a cell, by seed."""
+Point = tuple[float, float]
+"""Both numbers of a cell, across and up."""
 
 
 def draw_bleu(rows: Sequence[RowResults]) -> str | None:
@@ -44,9 +43,8 @@ def draw_bleu(rows: Sequence[RowResults]) -> str | None:
         for place, (row, mean) in enumerate(found):
             look = look_of(row.family)
             if row.paper:
-                axes.plot(
-                    [row.paper.bleu.mean], [place], look.marker, color=PAPER, markeredgecolor=MUTED, markersize=6.5
-                )
+                hollow: Any = {"color": PAPER, "markeredgecolor": MUTED, "markersize": 6.5}
+                axes.plot([row.paper.bleu.mean], [place], look.marker, **hollow)
             if mean.sd is not None:
                 axes.plot([mean.mean - mean.sd, mean.mean + mean.sd], [place, place], color=look.colour, linewidth=2.2)
             axes.plot([mean.mean], [place], look.marker, color=look.colour, markeredgecolor=PAPER, markersize=7.5)
@@ -54,13 +52,10 @@ def draw_bleu(rows: Sequence[RowResults]) -> str | None:
         axes.set(xlabel=AXES[BLEU], xlim=(-2, 104), ylim=(len(found) - 0.4, -0.6))
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", length=0)
-        handles = [
-            Line2D([], [], marker="o", linestyle="-", color=INK, label="this report: mean and deviation over seeds")
-        ]
+        ours, paper = "this report: mean and deviation over seeds", "paper: other scale"
+        handles = [Line2D([], [], marker="o", linestyle="-", color=INK, label=ours)]
         if any(row.paper for row, _ in found):
-            handles.append(
-                Line2D([], [], marker="o", linestyle="", color=PAPER, markeredgecolor=MUTED, label="paper: other scale")
-            )
+            handles.append(Line2D([], [], marker="o", linestyle="", color=PAPER, markeredgecolor=MUTED, label=paper))
         figure.legend(handles=handles, loc="outside upper center", ncols=2)
         return to_svg(figure)
 
@@ -86,7 +81,7 @@ def draw_points(
                     _point(axes, row, across, up, ringed=selected is not None and selected.row is row, gid=tip)
             if len(results.rows) <= MOST_LABELS:
                 labels = [
-                    Label(results.short_titles[row.name], *sorted(there.values())[len(there) // 2])  # the middle seed
+                    (results.short_titles[row.name], sorted(there.values())[len(there) // 2])  # the middle seed
                     for row, there in zip(results.rows, points[index], strict=True)
                     if there
                 ]
@@ -96,7 +91,7 @@ def draw_points(
         return to_svg(figure, tips)
 
 
-def _points(row: RowResults, x: Measure, y: Measure) -> Points:
+def _points(row: RowResults, x: Measure, y: Measure) -> dict[int, Point]:
     found = {seed: (x.read(evaluation), y.read(evaluation)) for seed, evaluation in row.by_seed.items()}
     return {seed: (across, up) for seed, (across, up) in found.items() if across is not None and up is not None}
 
@@ -146,17 +141,8 @@ LABEL_OFFSETS = (
 """Offsets in points from the point to the label's middle line, and its alignment, in the order of trial."""
 
 
-@dataclass(frozen=True)
-class Label:
-    """A text for the point at (x, y), in the units of the axes."""
-
-    text: str
-    x: float
-    y: float
-
-
-def place_labels(figure: Figure, axes: Axes, labels: Sequence[Label], points: Sequence[tuple[float, float]]) -> None:
-    """Put each label beside its point where it covers no point and no other label; leave out one without room.
+def place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[str, Point]], points: Sequence[Point]) -> None:
+    """Put each label (text, point) beside its point where it covers no point and no other label; leave out one without room.
 
     Call it when limits and scales are set.
     """
@@ -171,18 +157,17 @@ def place_labels(figure: Figure, axes: Axes, labels: Sequence[Label], points: Se
         Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in (pixels(*p) for p in points)
     ]
     inside = axes.get_window_extent()
-    for label in labels:
-        if not label.text:
+    for text, point in labels:
+        if not text:
             continue
-        x, y = pixels(label.x, label.y)
-        width, height = 0.62 * LABEL_POINTS * scale * len(label.text), 1.25 * LABEL_POINTS * scale
+        x, y = pixels(*point)
+        width, height = 0.62 * LABEL_POINTS * scale * len(text), 1.25 * LABEL_POINTS * scale
         for right, up, side in LABEL_OFFSETS:
             left = x + right * scale - {"left": 0, "right": width, "center": width / 2}[side]
             box = Bbox.from_bounds(left, y + up * scale - height / 2, width, height)
             fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 + 4 and inside.y0 <= box.y0 and box.y1 <= inside.y1
             if fits and not any(box.overlaps(other) for other in taken):
                 look: Any = {"va": "center_baseline", "fontsize": LABEL_POINTS, "color": MUTED}
-                place = (label.x, label.y)
-                axes.annotate(label.text, place, (right, up), textcoords="offset points", ha=side, **look)
+                axes.annotate(text, point, (right, up), textcoords="offset points", ha=side, **look)
                 taken.append(box)
                 break
