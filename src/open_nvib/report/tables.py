@@ -120,12 +120,12 @@ def validation_table(validation: Mapping[str, float | None]) -> Table | None:
 
 
 def _measured(
-    results: Results, columns: Sequence[Column], *, needed: Sequence[Measure] = (), **how: bool
+    results: Results, columns: Sequence[Column], *, real=False, printed=False, needed: Sequence[Measure] = ()
 ) -> Table | None:
     """Make a table of the rows in which one of the `needed`, or of the columns, was measured; None without any."""
     reads = [measure.read for measure in needed or [column.measure for column in columns]]
     rows = [row for row in results.rows if any(row.values(read) for read in reads)]
-    return _table(results, rows, columns, **how) if rows else None
+    return _table(results, rows, columns, real=real, printed=printed) if rows else None
 
 
 def _table(

@@ -142,7 +142,7 @@ LABEL_OFFSETS = (
 
 
 def place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[str, Point]], points: Sequence[Point]) -> None:
-    """Put each label (text, point) beside its point where it covers no point and no other label; leave out one without room.
+    """Put each label beside its point where it covers no point and no other label; leave out one without room.
 
     Call it when limits and scales are set.
     """
