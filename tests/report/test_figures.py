@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from factory import make_evaluation, make_record
 
-from open_nvib.evaluation.tokens import Group
+from open_nvib.evaluation.reconstruction import TokenGroup
 from open_nvib.report.figures.comparisons import SCATTER_PLOTS, draw_bleu, draw_points
 from open_nvib.report.figures.models import (
     draw_lengths,
@@ -19,7 +19,7 @@ from open_nvib.report.figures.models import (
 )
 from open_nvib.report.figures.style import LOOKS, MARK, inline
 from open_nvib.report.results import select_nvae
-from open_nvib.report.run_records import LogEntry
+from open_nvib.store.runs import LogEntry
 from tools.figures_of_docs.dial import draw_dial, draw_tokens
 
 LIGHT = 150_000
@@ -62,7 +62,7 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
     evaluations = selected.row.evaluations if selected else ()
     first = LogEntry(1, {"cross_entropy": 3.0, "kl_gaussian": 1.0, "kept": 0.5})
     log = [first, LogEntry(2, {"eval_bleu": 3.0})]
-    groups = [Group("frequency", "rarer", 3, 0.7), Group("kind", "word", 5, 0.4)]
+    groups = [TokenGroup("frequency", "rarer", 3, 0.7), TokenGroup("kind", "word", 5, 0.4)]
     draw = {
         "bleu_perplexity": lambda: draw_points(results, selected, SCATTER_PLOTS["bleu_perplexity"]),
         "perplexity_kept": lambda: draw_points(results, selected, SCATTER_PLOTS["perplexity_kept"]),

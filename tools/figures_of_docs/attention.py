@@ -18,7 +18,8 @@ from torch import Tensor
 
 from open_nvib.attention import attend_gaussians, attend_impulses
 from open_nvib.process import ConditionalBDP, Posterior
-from open_nvib.report.figures.style import BLUE, GREEN, INK, LINE, MUTED, PAPER, PINK, canvas, style, to_svg
+from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.text.drawing import BLUE, GREEN, INK, LINE, MUTED, PAPER, PINK
 
 D = 2
 """Size of a key: the noise of a query has the variance √d."""

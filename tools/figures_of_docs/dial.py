@@ -4,11 +4,12 @@ from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from open_nvib.evaluation.tokens import Group
+from open_nvib.evaluation.reconstruction import TokenGroup
 from open_nvib.report.figures.comparisons import AXES, LIMITS
-from open_nvib.report.figures.style import MUTED, PAPER, REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
+from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
 from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure, mean_and_deviation
 from open_nvib.report.results import Results
+from open_nvib.text.drawing import MUTED, PAPER
 
 TITLES = {"frequency": "by frequency", "kind": "by kind of token", "place": "by place"}
 
@@ -62,7 +63,7 @@ def _fit(axes: Axes, results: Results, measure: Measure, values: Sequence[float]
         fit_perplexity(axes, "y", [*values, *([real.mean] if real else [])])
 
 
-def draw_tokens(seeds: Sequence[Sequence[Group]], *, family: str) -> str | None:
+def draw_tokens(seeds: Sequence[Sequence[TokenGroup]], *, family: str) -> str | None:
     """Draw bars for each group of tokens: means over seeds, their deviations, and the mean of all tokens."""
     panels = [by for by in TITLES if any(group.by == by for groups in seeds for group in groups)]
     if not panels:

@@ -13,7 +13,8 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from open_nvib.gamma import SWITCH, gaussian_log_quantile, gaussian_quantile, small_alpha_log_quantile
-from open_nvib.report.figures.style import BLUE, GREEN, INK, VERMILION, canvas, style, to_svg
+from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.text.drawing import BLUE, GREEN, INK, VERMILION
 
 Quantile = Callable[[Tensor, Tensor], Tensor]
 NODES = 2000

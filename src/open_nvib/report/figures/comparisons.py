@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from open_nvib.report.figures.style import INK, MUTED, PAPER, REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
+from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
 from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure
 from open_nvib.report.results import FAMILIES, Results, RowResults, SelectedNVAE
+from open_nvib.text.drawing import INK, MUTED, PAPER
 
 MOST_LABELS = 18
 """Rows above which points are not labelled: a reader points at them instead."""

@@ -11,24 +11,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
-from open_nvib.report.figures.style import (
-    BLUE,
-    GREEN,
-    LINE,
-    MUTED,
-    ORANGE,
-    PAPER,
-    PINK,
-    REAL_TEXT,
-    VERMILION,
-    canvas,
-    fit_perplexity,
-    look_of,
-    style,
-    to_svg,
-)
-from open_nvib.report.run_records import LogEntry
+from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
 from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.runs import LogEntry
+from open_nvib.text.drawing import BLUE, GREEN, LINE, MUTED, ORANGE, PAPER, PINK, VERMILION
 
 STRIDE = 0.5
 """Of the baseline beside which the paper draws its model: every second vector is dropped."""
