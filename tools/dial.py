@@ -12,20 +12,18 @@ from pathlib import Path
 from open_nvib.evaluation.reconstruction import tokens_kept
 from open_nvib.evaluation.references import choose
 from open_nvib.experiments.experiment import Experiment, load_experiment
-from open_nvib.report.command import plan_of
-from open_nvib.report.figures.dial import draw_dial
-from open_nvib.report.figures.tokens import draw_tokens
-from open_nvib.report.figures.vectors import draw_vectors
-from open_nvib.report.results import read_results
+from open_nvib.report import Plan, read_results
+from open_nvib.report.figures.models import draw_vectors
 from open_nvib.store.files import InputError, write_text
 from open_nvib.text.data import load_prepared
 from open_nvib.text.using.run import load_run
+from tools.figures_of_docs.dial import draw_dial, draw_tokens
 
 
 def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[str] = ()) -> list[Path]:
     """Write dial.svg, and of one row lengths.svg, tokens.svg and the numbers behind it, tokens.json."""
     kind = f"{experiment.evaluate.split}-{experiment.evaluate.scorer}"
-    results = read_results(plan_of(experiment), experiment.output, evaluation=kind)
+    results = read_results(Plan.of(experiment), experiment.output, evaluation=kind)
     chosen = next((member for member in results.measured if member.name == row), None)
     if chosen is None:
         names = ", ".join(member.name for member in results.measured)
@@ -40,7 +38,7 @@ def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[st
             seeds.append(tokens_kept(load_run(cell.run), texts, training))
     texts = {
         "dial.svg": draw_dial(results, without=without),
-        "lengths.svg": draw_vectors(chosen.records, family=chosen.family, name=chosen.title),
+        "lengths.svg": draw_vectors(chosen.evaluations, family=chosen.family, name=chosen.title),
         "tokens.svg": draw_tokens(seeds, family=chosen.family),
         "tokens.json": json.dumps([[asdict(group) for group in groups] for groups in seeds], indent=1) + "\n",
     }

@@ -20,8 +20,8 @@ Method = Literal["paper", "implicit"]
 METHODS: tuple[str, ...] = get_args(Method)
 
 SWITCH = 0.6363
-"""The α at which `paper` changes from one approximation to the other, as printed. The figure of both in the docs shows
-where they are equally far from the true inverse CDF."""
+"""The α at which `paper` changes from one approximation to the other, as printed. `tools/figures_of_docs/gamma.py`
+computes where they are equally far from the true inverse CDF."""
 
 GAUSSIAN_FLOOR = 1e-6
 """Smallest γ of the Gaussian approximation, which can be negative and "will need to be truncated to a value greater

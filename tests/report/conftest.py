@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 from factory import make_cell, make_plan, write_cell
 
-from open_nvib.report.report import write_report
-from open_nvib.report.results import Results, read_results
+from open_nvib.report import Results, read_results, write_report
 
 
 @pytest.fixture(scope="session")

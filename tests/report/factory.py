@@ -4,7 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from open_nvib.report.results import Plan, RowPlan
+from open_nvib.report import Plan, RowPlan
+from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.files import from_builtins
 
 CONFIGS: dict[str, dict[str, Any]] = {
     "t": {"model": {"bottleneck": "t"}, "loss": {}},
@@ -106,11 +108,16 @@ def make_record(
     }
 
 
+def make_evaluation(row: str = "nvae-0.01", **parts: Any) -> Evaluation:
+    """The record as it is read, with some of its parts replaced."""
+    return from_builtins(make_record(row) | parts, Evaluation)
+
+
 def make_cell(row: str, seed: int, **values: float) -> dict[str, Any]:
     return {
         "row": row,
         "seed": seed,
-        "label": None,
+        "label": row,
         "paper": row,
         "train": {"step": 907, "validation": {"bleu": values.get("bleu", 61.0)}},
         "seconds": {"train": 401.0 + seed, "evaluate": 211.0},

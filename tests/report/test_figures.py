@@ -4,21 +4,23 @@ import re
 
 import numpy as np
 import pytest
-import torch
-from factory import make_record
+from factory import make_evaluation, make_record
 
 from open_nvib.evaluation.reconstruction import TokenGroup
-from open_nvib.report.best import best_nvae
-from open_nvib.report.figures.attention import QUERIES, D, draw_attention, example
-from open_nvib.report.figures.dial import draw_dial
-from open_nvib.report.figures.interpolation import draw_interpolation, path_of
-from open_nvib.report.figures.lengths import draw_lengths, lengths_of
-from open_nvib.report.figures.points import draw_bleu_kept, draw_bleu_perplexity, draw_perplexity_kept
-from open_nvib.report.figures.rows import draw_rows
+from open_nvib.report.figures.comparisons import SCATTER_PLOTS, draw_bleu, draw_points
+from open_nvib.report.figures.models import (
+    draw_lengths,
+    draw_paths,
+    draw_training,
+    draw_vectors,
+    kept_by_length,
+    lengths_of,
+    path_perplexity,
+)
 from open_nvib.report.figures.style import LOOKS, MARK, inline
-from open_nvib.report.figures.tokens import draw_tokens
-from open_nvib.report.figures.training import draw_training
-from open_nvib.report.figures.vectors import draw_vectors, kept_by_length
+from open_nvib.report.results import select_nvae
+from open_nvib.store.runs import LogEntry
+from tools.figures_of_docs.dial import draw_dial, draw_tokens
 
 LIGHT = 150_000
 
@@ -26,13 +28,15 @@ LIGHT = 150_000
 def test_kept_by_length_is_that_of_all_sentences_together():
     """Two seeds of sentences made one by one, against numpy over all of them."""
     rng = np.random.default_rng(0)
-    seeds, records = [], []
+    seeds, evaluations = [], []
     for _ in range(2):
         kept = {n: rng.integers(1, n + 1, size=rng.integers(2, 9)) for n in (5, 7, 11)}
-        rows = [{"length": n, "sentences": len(x), "kept": x.mean(), "sd": x.std()} for n, x in kept.items()]
+        rows = [
+            {"length": n, "sentences": len(x), "kept": float(x.mean()), "sd": float(x.std())} for n, x in kept.items()
+        ]
         seeds.append(kept)
-        records.append({"reconstruction": {"short": {"by_length": rows}}})
-    found = kept_by_length(records, "short")
+        evaluations.append(make_evaluation(reconstruction={"short": {"sentences": 3, "by_length": rows}}))
+    found = kept_by_length(evaluations, "short")
     assert found is not None
     together = {n: np.concatenate([kept[n] for kept in seeds]) for n in (5, 7, 11)}
     np.testing.assert_allclose(found.mean, [x.mean() for x in together.values()])
@@ -41,33 +45,35 @@ def test_kept_by_length_is_that_of_all_sentences_together():
     design = np.array([[n, 1.0] for n, _ in points])
     expected = np.linalg.lstsq(design, np.array([value for _, value in points]), rcond=None)[0]
     np.testing.assert_allclose(found.fit(), expected)
-    assert kept_by_length(records, "long") is None
+    assert kept_by_length(evaluations, "long") is None
 
 
 def test_lengths_are_shares_over_all_seeds():
-    records = [{"generation": {"lengths": [0, 3, 1], "real_lengths": [0, 2]}}] * 2 + [{}]
-    found = lengths_of("VT", "VT", records)
+    two = [make_evaluation(generation={"lengths": [0, 3, 1], "real_lengths": [0, 2]})] * 2
+    found = lengths_of("VT", "VT", [*two, make_evaluation("t")])
     assert found is not None
     np.testing.assert_allclose(found.samples, [0, 75, 25])
     np.testing.assert_allclose(found.data, [0, 100])
-    assert lengths_of("T", "T", [{}]) is None
+    assert lengths_of("T", "T", [make_evaluation("t")]) is None
 
 
 def test_every_figure_is_light_labelled_and_the_same_again(results):
-    best = best_nvae(results.rows)
-    records = best.row.records if best else ()
-    log = [{"step": 1, "cross_entropy": 3.0, "kl_gaussian": 1.0, "kept": 0.5}, {"step": 2, "eval_bleu": 3.0}]
+    selected = select_nvae(results.rows)
+    evaluations = selected.row.evaluations if selected else ()
+    first = LogEntry(1, {"cross_entropy": 3.0, "kl_gaussian": 1.0, "kept": 0.5})
+    log = [first, LogEntry(2, {"eval_bleu": 3.0})]
     groups = [TokenGroup("frequency", "rarer", 3, 0.7), TokenGroup("kind", "word", 5, 0.4)]
     draw = {
-        "bleu_perplexity": lambda: draw_bleu_perplexity(results, best),
-        "perplexity_kept": lambda: draw_perplexity_kept(results, best),
-        "bleu_kept": lambda: draw_bleu_kept(results, best),
-        "rows": lambda: draw_rows(results.rows),
-        "vectors": lambda: draw_vectors(records, family="NVAE", name="best NVAE"),
-        "lengths": lambda: draw_lengths([x for r in results.rows if (x := lengths_of(r.title, r.family, r.records))]),
-        "interpolation": lambda: draw_interpolation([path for path in [path_of("a", "VT", records)] if path], 83.0),
+        "bleu_perplexity": lambda: draw_points(results, selected, SCATTER_PLOTS["bleu_perplexity"]),
+        "perplexity_kept": lambda: draw_points(results, selected, SCATTER_PLOTS["perplexity_kept"]),
+        "bleu_kept": lambda: draw_points(results, selected, SCATTER_PLOTS["bleu_kept"]),
+        "rows": lambda: draw_bleu(results.rows),
+        "vectors": lambda: draw_vectors(evaluations, family="NVAE", name="best NVAE"),
+        "lengths": lambda: draw_lengths(
+            [x for r in results.rows if (x := lengths_of(r.title, r.family, r.evaluations))]
+        ),
+        "interpolation": lambda: draw_paths([x for x in [path_perplexity("a", "VT", evaluations)] if x], 83.0),
         "training": lambda: draw_training(log),
-        "attention": draw_attention,
         "dial": lambda: draw_dial(results),
         "tokens": lambda: draw_tokens([groups, groups], family="NVAE"),
     }
@@ -80,7 +86,6 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
         "lengths": ["tokens in a sentence", "share of sentences (%)"],
         "interpolation": ["weight of the second text", "perplexity", "real text"],
         "training": ["nats per token", "step", "BLEU"],
-        "attention": ["query", "expected value", "dropped"],
         "dial": ["ν, share of vectors kept", "reconstruction BLEU", "F-PPL", "R-PPL", "NVAE", "VTS"],
         "tokens": ["rarer", "word", "by kind of token", "vectors for a token"],
     }
@@ -96,7 +101,7 @@ def test_every_figure_is_light_labelled_and_the_same_again(results):
 
 
 def test_a_point_tells_which_cell_it_is(results):
-    svg = draw_bleu_perplexity(results, None)
+    svg = draw_points(results, None, SCATTER_PLOTS["bleu_perplexity"])
     assert svg is not None
     titles = re.findall(r"<title>(.*?)</title>", svg)
     assert "NVAE λ′_G=0.01 λ′_D=1 Δ=0.3, seed 1: F-PPL 107, BLEU 67" in titles
@@ -105,13 +110,13 @@ def test_a_point_tells_which_cell_it_is(results):
 
 def test_without_data_there_is_no_figure(results):
     t = [row for row in results.rows if row.name == "t"]
-    empty = type(results)(results.plan, results.evaluation, tuple(t), ())
-    assert draw_bleu_perplexity(empty, None) is None
+    empty = type(results)(results.plan, results.evaluation, tuple(t))
+    assert draw_points(empty, None, SCATTER_PLOTS["bleu_perplexity"]) is None
     assert draw_lengths([]) is None
-    assert draw_interpolation([], None) is None
-    assert draw_training([{"step": 1}]) is None
+    assert draw_paths([], None) is None
+    assert draw_training([LogEntry(1, {})]) is None
     assert draw_vectors([], family="NVAE", name="x") is None
-    assert draw_rows([]) is None
+    assert draw_bleu([]) is None
     assert draw_dial(empty) is None
     assert draw_dial(results, without=["nvae-0.01", "vts-0.5"]) is None
     assert draw_tokens([[]], family="NVAE") is None
@@ -121,30 +126,12 @@ def test_without_data_there_is_no_figure(results):
 def test_few_lengths_still_make_a_figure(length):
     record = make_record("nvae-0.01")
     rows = record["reconstruction"]["short"]["by_length"][:length]
-    rows[0]["sd"] = None  # of a single sentence
-    records = [{"reconstruction": {"short": {"by_length": rows}}}]
-    assert draw_vectors(records, family="NVAE", name="x")
-
-
-def test_attention_draws_what_bayes_rule_gives():
-    """The expected value by quadrature over the plane: E[v | u] with v ~ G₀ and u ~ N(v, √d I)."""
-    from open_nvib.attention import attend_gaussians
-
-    posterior = example()
-    mean = posterior.mean()
-    u = torch.tensor(QUERIES)
-    drawn = attend_gaussians(u, mean.mu[0], mean.log_sigma[0], mean.log_alpha[0], d=D)
-    line = torch.linspace(-12, 12, 481)
-    plane = torch.cartesian_prod(line, line)
-    gaussians = torch.distributions.Normal(posterior.mu[0], posterior.log_sigma[0].exp())
-    prior = (gaussians.log_prob(plane.unsqueeze(1)).sum(-1).exp() * posterior.alpha[0]).sum(-1)
-    noise = torch.distributions.Normal(plane.unsqueeze(1), D**0.25).log_prob(u).sum(-1).exp()  # (points, queries)
-    weights = noise * prior.unsqueeze(-1)
-    torch.testing.assert_close(drawn, (weights.mT @ plane) / weights.sum(0).unsqueeze(-1), atol=1e-3, rtol=1e-3)
+    evaluation = make_evaluation(reconstruction={"short": {"sentences": 3, "by_length": rows}})
+    assert draw_vectors([evaluation], family="NVAE", name="x")
 
 
 def test_figures_in_a_page_share_no_identifier_and_follow_its_colours(results):
-    svg = draw_bleu_kept(results, None)
+    svg = draw_points(results, None, SCATTER_PLOTS["bleu_kept"])
     assert svg is not None
     one, two = (inline(svg, name=name, alt='a "quoted" figure') for name in ("one", "two"))
     ids = [set(re.findall(r'\bid="([^"]+)"', text)) for text in (one, two)]

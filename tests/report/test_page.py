@@ -4,7 +4,9 @@ import re
 
 import pytest
 
-from open_nvib.report.results import Results
+from open_nvib.report import Results
+from open_nvib.report.html import to_page
+from open_nvib.report.pages import Report
 
 
 @pytest.fixture
@@ -85,18 +87,60 @@ def test_what_the_page_says(visit, written, results: Results):
     page = visit(written / "report.html")
     assert page.title() == "The table at a small scale"
     assert "6 of 8 cells" in page.inner_text("header")
-    marked = page.locator("#table-table tbody tr.marked")
+    table = page.locator("#the-table table")
+    marked = table.locator("tbody tr.marked")
     assert marked.count() == 1
     assert "69.00" in marked.inner_text()
     assert "±9.17" in marked.inner_text()
-    assert page.locator("#table-table td.muted").count() == 5 * 6
+    assert table.locator("td.muted").count() == 5 * 6
+    assert table.locator("tbody tr.aside th").inner_text() == "real text held out"
     texts = page.locator("details")
     assert texts.count() == 4 + 2  # four rows with cells, and the paths of two
-    assert page.locator("#texts details[open]").count() == 1
-    closed = page.locator("#texts-vt")
+    assert page.locator("#reconstructions-and-samples-of-every-row details[open]").count() == 1
+    closed = page.locator("details", has=page.get_by_text("VT λ′G=0.0001", exact=True))
     closed.locator("summary").click()
-    assert closed.locator(".pairs li").count() == 5
+    assert closed.locator("ul").first.locator("li").count() == 5
     assert closed.locator("mark").first.inner_text() == "closed"
     assert "<b>bridge</b>" in closed.inner_text()
     page.locator("nav a").last.click()
-    assert page.url.endswith("#method")
+    assert page.url.endswith("#how-denoising-attention-works")
+
+
+def test_the_page_forbids_what_it_does_not_need(written, browser):
+    """Were a script, a picture or a frame to get into the page, the browser would neither run nor fetch it."""
+    evil = '<script>document.title = "run"</script><img src="http://localhost:9/x.png"><a id="end"></a>'
+    file = written / "evil.html"
+    file.write_text((written / "report.html").read_text().replace("</main>", f"{evil}</main>"))
+    page = browser.new_page()
+    said: list[str] = []
+    page.on("console", lambda message: said.append(message.text))
+    page.goto(file.as_uri())
+    assert page.title() == "The table at a small scale"
+    assert len([text for text in said if "Content Security Policy" in text]) == 2
+    page.close()
+    file.unlink()
+
+
+def page_of(markdown: str) -> str:
+    return to_page(Report(f"# title\n\nlead\n\n## section\n\n{markdown}\n", {}))
+
+
+@pytest.mark.parametrize(
+    "markdown",
+    [
+        "<script>alert(1)</script>",
+        "a <b onclick=alert(1)>b</b> <sub onclick=x>c</sub>",
+        "[a](javascript:alert(1)) <https://example.org> ![a](https://example.org/a.png)",
+        "- <img src=x onerror=alert(1)>",
+        "<!-- --> <style>a</style>",
+    ],
+)
+def test_html_and_links_in_markdown_stay_text(markdown):
+    """Though nothing unescaped gets into the Markdown of a report, the page does not count on it."""
+    body = page_of(markdown).split("</h2>")[1]
+    assert set(re.findall(r"<(\w+)", body)) <= {"p", "ul", "li", "footer"}
+
+
+def test_what_reports_consist_of_is_rendered():
+    body = page_of("λ′<sub>G</sub> is `a<b`, **bold**<br>\\*text\\* &amp;")
+    assert "<p>λ′<sub>G</sub> is <code>a&lt;b</code>, <strong>bold</strong><br>*text* &amp;</p>" in body

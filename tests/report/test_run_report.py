@@ -1,8 +1,6 @@
 """The report of one run, and the command."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -10,7 +8,7 @@ import yaml
 from factory import CONFIGS, make_cell, make_record, write_cell
 
 from open_nvib.cli import main
-from open_nvib.report.report import write_run_report
+from open_nvib.report import write_run_report
 
 LOG = [
     {"step": 50, "loss": 8.1, "cross_entropy": 8.1, "kl_gaussian": 0.8, "kl_dirichlet": 0.001, "kept": 1.0},
@@ -62,7 +60,7 @@ def test_an_evaluated_run_has_everything(run):
     assert "| NVAE validation, scorer autoencoder | 1 | 0.47 | 61.00 | 6.57 | 1.07 | 1.31 |" in text
     assert "missing" not in text
     assert "paper" not in text
-    assert text.count("the museum was closed in 1923") == 1
+    assert text.count("the museum was **closed** in 1923") == 1
     names = sorted(file.stem for file in (run / "figures").iterdir())
     assert names == ["interpolation", "lengths", "training", "vectors_by_length"]
 
@@ -123,7 +121,7 @@ def test_mistakes_are_one_line(run, tmp_path, capsys):
     assert (run / "report.html").read_text() == "mine"
     (run / "report.html").unlink()
     (run / "metrics.json").write_text("{")
-    assert "not JSON" in fails(capsys, "report", run)
+    assert "metrics.json" in fails(capsys, "report", run)
     (run / "metrics.json").unlink()
     (run / "log.jsonl").unlink()
     assert "logged nothing yet" in fails(capsys, "report", run)
@@ -158,14 +156,6 @@ def test_nvib_report_of_an_experiment(experiment, tmp_path, capsys):
     assert "no such directory" in fails(capsys, "report", experiment, "--cells", "x" * 300)
 
 
-def test_figures_of_the_docs_are_drawn_by_their_modules(tmp_path):
-    path = tmp_path / "new" / "attention.svg"
-    command = [sys.executable, "-m", "open_nvib.report.figures.attention", str(path)]
-    subprocess.run(command, check=True, capture_output=True)
-    committed = Path(__file__).parents[2] / "docs" / "figures" / "denoising_attention.svg"
-    assert len(path.read_text()) == pytest.approx(len(committed.read_text()), rel=0.2)
-
-
 @pytest.mark.parametrize(
     ("file", "content"),
     [
@@ -180,6 +170,8 @@ def test_figures_of_the_docs_are_drawn_by_their_modules(tmp_path):
         ("metrics.json", '{"evaluations": null}'),
         ("metrics.json", '{"evaluations": {"validation-causal": 3}}'),
         ("metrics.json", '{"validation": 3}'),
+        ("metrics.json", '{"step": "x"}'),
+        ("metrics.json", '{"validation": {"exact": "y"}}'),
         ("metrics.json", None),
         ("log.jsonl", None),
     ],
@@ -195,8 +187,7 @@ def test_a_damaged_piece_of_a_run_is_one_line(run, capsys, file, content):
     assert not (run / "report.html").exists()
 
 
-def test_a_damaged_log_and_step_are_passed_over(run):
+def test_damaged_lines_of_a_log_are_passed_over(run):
     (run / "log.jsonl").write_bytes(b'\xff\0\n[3]\n{"step": "x"}\n' + (run / "log.jsonl").read_bytes())
-    (run / "metrics.json").write_text('{"step": "x", "validation": {"bleu": Infinity, "exact": "y"}}')
     write_run_report(run)
-    assert "not finished" in (run / "report.md").read_text()
+    assert "BLEU" in (run / "figures" / "training.svg").read_text()

@@ -12,9 +12,9 @@ def describe_report(parser: ArgumentParser) -> None:
 
 
 def run_report(given: Namespace) -> None:
-    from open_nvib.report.command import report
+    from open_nvib.report import report_on
 
-    written = report(given.path, output=given.output, cells=given.cells)
+    written = report_on(given.path, output=given.output, cells=given.cells)
     for remark in written.remarks:
         print(f"nvib: {remark}", file=sys.stderr)
     print(written.page)

@@ -13,8 +13,7 @@ from open_nvib.demo.summary import show_numbers, show_path, show_reconstructions
 from open_nvib.demo.terminal import Terminal
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.experiments.yaml_file import read_mapping, settings_of
-from open_nvib.report.files import check_is_ours
-from open_nvib.report.report import write_run_report
+from open_nvib.report import check_output, write_run_report
 from open_nvib.store.files import InputError, as_builtins
 from open_nvib.store.settings import Layout, TrainConfig, packaged_config, paper_partitions
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
@@ -71,7 +70,7 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     """Run it. Returns the run directory."""
     config, out = config or DemoConfig(), out or Terminal.of()
     directory, path = config.directory, config.directory / "run"
-    check_is_ours(directory, ())  # a report of the user's own is found before the work, not after it
+    check_output(directory)  # a report of the user's own is found before the work, not after it
     out.title(f"1. The text: {config.data}")
     try:
         prepared = prepare(_preparation(config))

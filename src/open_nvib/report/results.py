@@ -1,29 +1,45 @@
-"""Cells grouped by the rows of an experiment, with mean and standard deviation over seeds."""
+"""Results of an experiment: the cells of each row, what a row is called, and which NVAE the figures show."""
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
-from open_nvib.report.cells import Cell, find, number, read_cells
-from open_nvib.report.models import family_of, settings_of, short_settings
+from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Read, mean_and_deviation
 from open_nvib.report.paper import PAPER, PaperRow
-from open_nvib.report.spread import Spread, spread
+from open_nvib.store.cells import CellResult, read_cells
+from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError
+from open_nvib.store.settings import Schedule, TrainConfig
+
+if TYPE_CHECKING:
+    from open_nvib.experiments.experiment import Experiment
 
 CAUSAL, COPYING = "causal", "autoencoder"
+FAMILIES = ("T", "VT", "VTP", "VTS", "NVAE")
+KEEPS_FEW = 0.6
+"""A model that keeps at most this share of the vectors has learned to drop some."""
+USEFUL_BLEU = 50.0
+_NOT_IN_XML = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
+
+
+def one_line(text: str) -> str:
+    """Put a text on one line, without what no page, figure or file can hold: control characters, lone surrogates."""
+    return _NOT_IN_XML.sub("", re.sub(r"\s+", " ", text)).strip()
 
 
 @dataclass(frozen=True)
 class RowPlan:
-    """A row that is to be reported.
+    """A row to report.
 
     Args:
         name: of the row, as in the results.
-        seeds: those that the experiment wants.
-        label: such as "NVAE λ′_G=0.01"; from the configuration if not given, or the name once more.
+        seeds: those that the experiment asks for.
+        label: such as "NVAE λ′_G=0.01"; taken from the configuration if not given or equal to the name.
         paper: the row of the paper's table to print beside it, if the paper has one of that name.
     """
 
@@ -35,7 +51,7 @@ class RowPlan:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is to be reported: the part of an experiment that a report needs.
+    """The part of an experiment that a report needs.
 
     Args:
         name: a short name.
@@ -49,13 +65,25 @@ class Plan:
     scale: str
     rows: tuple[RowPlan, ...]
 
+    @staticmethod
+    def of(experiment: "Experiment") -> "Plan":
+        """Take the plan from an experiment."""
+        rows = tuple(RowPlan(row.name, row.seeds, row.label, row.paper) for row in experiment.rows)
+        return Plan(experiment.name, experiment.title, experiment.scale, rows)
+
 
 @dataclass(frozen=True, eq=False)
-class Row:
-    """A row with the cells that are there. `records` are their evaluations of one kind, seed by seed."""
+class RowResults:
+    """The cells of a row, and one evaluation of each.
+
+    Args:
+        plan: the row.
+        cells: those that exist, by seed.
+        evaluation: name of the evaluation that is reported, such as "validation-causal".
+    """
 
     plan: RowPlan
-    cells: tuple[Cell, ...]
+    cells: tuple[CellResult, ...]
     evaluation: str
 
     @property
@@ -63,12 +91,23 @@ class Row:
         return self.plan.name
 
     @cached_property
-    def records(self) -> tuple[dict[str, Any], ...]:
-        return tuple(record for cell in self.cells if (record := cell.evaluation(self.evaluation)))
+    def by_seed(self) -> dict[int, Evaluation]:
+        """The evaluation of each seed that has it."""
+        found = {cell.seed: cell.evaluations.get(self.evaluation) for cell in self.cells}
+        return {seed: evaluation for seed, evaluation in found.items() if evaluation}
+
+    @property
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        return tuple(self.by_seed.values())
 
     @property
     def paper(self) -> PaperRow | None:
         return PAPER.get(self.plan.paper or "")
+
+    @property
+    def config(self) -> TrainConfig | None:
+        """The configuration of its runs, which differ in their seed alone; None before there is a cell."""
+        return self.evaluations[0].config if self.evaluations else None
 
     @cached_property
     def family(self) -> str:
@@ -80,25 +119,14 @@ class Row:
 
     @property
     def title(self) -> str:
-        return f"{self.family} {self.settings}".strip()
+        return self.family if self.settings == self.family else f"{self.family} {self.settings}".strip()
 
-    @property
-    def config(self) -> dict[str, Any]:
-        """The configuration of its training runs, which differ in their seed alone."""
-        found = find(self.records[0], "config") if self.records else None
-        return found if isinstance(found, dict) else {}
+    def values(self, read: Read) -> list[float]:
+        """The number of each seed, where it was measured."""
+        return [value for evaluation in self.evaluations if (value := read(evaluation)) is not None]
 
-    @property
-    def block(self) -> str:
-        """Rows of one block stand together, parted from others by a rule."""
-        return str(self.paper.block) if self.paper else self.family
-
-    def values(self, path: str) -> list[float]:
-        """The number at a path of each record, where it is defined; see `find`."""
-        return [value for record in self.records if (value := number(record, path)) is not None]
-
-    def spread(self, path: str) -> Spread | None:
-        return spread(self.values(path))
+    def mean(self, read: Read) -> MeanAndDeviation | None:
+        return mean_and_deviation(self.values(read))
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,46 +135,38 @@ class Results:
 
     Args:
         plan: the experiment.
-        evaluation: the evaluation of each cell that is reported, as "<split>-<scorer>".
+        evaluation: name of the evaluation that is reported, "<split>-<scorer>".
         rows: in the order of the plan, those without a cell too.
-        strays: results of rows or seeds that the plan does not have. They are not reported.
+        unplanned: cells of rows or seeds that the plan does not have. They are not reported.
     """
 
     plan: Plan
     evaluation: str
-    rows: tuple[Row, ...]
-    strays: tuple[str, ...]
+    rows: tuple[RowResults, ...]
+    unplanned: tuple[str, ...] = ()
 
     @property
-    def cells(self) -> tuple[Cell, ...]:
+    def cells(self) -> tuple[CellResult, ...]:
         return tuple(cell for row in self.rows for cell in row.cells)
 
     @property
-    def measured(self) -> tuple[Row, ...]:
-        """Rows of which at least one cell is there."""
-        return tuple(row for row in self.rows if row.records)
-
-    @cached_property
-    def short(self) -> dict[str, str]:
-        """A few letters for each row that was measured, which tell it from others of its family."""
-        settings = short_settings([(row.family, row.settings) for row in self.measured])
-        return {row.name: text for row, text in zip(self.measured, settings, strict=True)}
+    def evaluations(self) -> tuple[Evaluation, ...]:
+        return tuple(evaluation for row in self.rows for evaluation in row.evaluations)
 
     @property
-    def missing(self) -> tuple[tuple[str, int], ...]:
-        """Row and seed of each cell that is planned and not there."""
-        there = {(cell.row, cell.seed) for cell in self.cells if cell.evaluation(self.evaluation)}
-        planned = ((row.name, seed) for row in self.rows for seed in row.plan.seeds)
-        return tuple(cell for cell in planned if cell not in there)
+    def measured(self) -> tuple[RowResults, ...]:
+        """Rows of which at least one cell was evaluated."""
+        return tuple(row for row in self.rows if row.evaluations)
 
     @property
-    def wanted(self) -> int:
-        """How many cells the plan has."""
+    def planned(self) -> int:
+        """Number of cells in the plan."""
         return sum(len(row.plan.seeds) for row in self.rows)
 
     @property
-    def records(self) -> tuple[dict[str, Any], ...]:
-        return tuple(record for row in self.rows for record in row.records)
+    def missing(self) -> tuple[tuple[str, int], ...]:
+        """Row and seed of each cell that is planned and not evaluated."""
+        return tuple((row.name, seed) for row in self.rows for seed in row.plan.seeds if seed not in row.by_seed)
 
     @property
     def split(self) -> str:
@@ -156,24 +176,33 @@ class Results:
     def scorer(self) -> str:
         return self.evaluation.rsplit("-", 1)[-1]
 
+    @cached_property
+    def short_titles(self) -> dict[str, str]:
+        """For each measured row, the settings in which it differs from others of its family."""
+        settings = short_settings([(row.family, row.settings) for row in self.measured])
+        return {row.name: text for row, text in zip(self.measured, settings, strict=True)}
+
     def copying(self) -> "Results | None":
-        """The same cells scored by the sentence-copying scorer, where any was and this is not it already."""
+        """The same cells under the sentence-copying scorer; None if this is it already or no cell has it."""
         name = f"{self.split}-{COPYING}"
-        if name == self.evaluation or not any(cell.evaluation(name) for cell in self.cells):
+        if name == self.evaluation or not any(name in cell.evaluations for cell in self.cells):
             return None
-        return Results(self.plan, name, tuple(Row(row.plan, row.cells, name) for row in self.rows), self.strays)
+        rows = tuple(RowResults(row.plan, row.cells, name) for row in self.rows)
+        return Results(self.plan, name, rows, self.unplanned)
 
-    def first(self, path: str) -> Any:
-        """What the first record that has it says at a path."""
-        return next((value for record in self.records if (value := find(record, path)) is not None), None)
-
-    def spread(self, path: str) -> Spread | None:
-        """Over all cells: for what does not depend on the row, such as the perplexity of real text."""
-        return spread([value for row in self.rows for value in row.values(path)])
+    def mean(self, read: Read) -> MeanAndDeviation | None:
+        """Mean over all cells, of what does not depend on the row, such as the perplexity of real text."""
+        return mean_and_deviation([value for row in self.rows for value in row.values(read)])
 
 
 def read_results(plan: Plan, folder: str | Path, *, evaluation: str | None = None) -> Results:
-    """Read the cells of an experiment from `folder`; see `read_cells`. Without any, there is nothing to report."""
+    """Read the cells of an experiment.
+
+    Args:
+        plan: the rows to report.
+        folder: holds the results, as an experiment or an earlier report wrote them.
+        evaluation: name of the evaluation to report; the causal one that most cells have if not given.
+    """
     folder = Path(folder).expanduser()
     cells = read_cells(folder)
     if not cells:
@@ -181,22 +210,117 @@ def read_results(plan: Plan, folder: str | Path, *, evaluation: str | None = Non
     return group(plan, cells, evaluation=evaluation)
 
 
-def group(plan: Plan, cells: Sequence[Cell], *, evaluation: str | None = None) -> Results:
-    """Cells under the rows of the plan, seeds in order."""
-    name = evaluation or _usual(cells)
+def group(plan: Plan, cells: Sequence[CellResult], *, evaluation: str | None = None) -> Results:
+    """Put cells under the rows of the plan, seeds in order."""
+    name = evaluation or _most_frequent(cells)
     planned = {(row.name, seed) for row in plan.rows for seed in row.seeds}
-    strays = tuple(f"{cell.row} seed {cell.seed}" for cell in cells if (cell.row, cell.seed) not in planned)
+    unplanned = tuple(f"{cell.row} seed {cell.seed}" for cell in cells if (cell.row, cell.seed) not in planned)
 
-    def of(row: RowPlan) -> tuple[Cell, ...]:
+    def of(row: RowPlan) -> tuple[CellResult, ...]:
         own = (cell for cell in cells if cell.row == row.name and cell.seed in row.seeds)
         return tuple(sorted(own, key=lambda cell: cell.seed))
 
-    return Results(plan, name, tuple(Row(row, of(row), name) for row in plan.rows), strays)
+    return Results(plan, name, tuple(RowResults(row, of(row), name) for row in plan.rows), unplanned)
 
 
-def _usual(cells: Iterable[Cell]) -> str:
-    """The evaluation that most cells have, a causal one before others."""
-    counts = Counter(name for cell in cells for name in cell.content["evaluations"])
+def _most_frequent(cells: Iterable[CellResult]) -> str:
+    """Name of the evaluation that most cells have, a causal one before others."""
+    counts = Counter(name for cell in cells for name in cell.evaluations)
     if not counts:
         return f"validation-{CAUSAL}"
     return max(counts, key=lambda name: (name.endswith(f"-{CAUSAL}"), counts[name], name == f"validation-{CAUSAL}"))
+
+
+def family_of(name: str, label: str | None, paper: PaperRow | None, config: TrainConfig | None) -> str:
+    """Name the family, T, VT, VTP, VTS or NVAE, from the configuration, else the label, the paper's row or the name."""
+    guesses = (
+        config.model.bottleneck if config else "",
+        (label or "").split(" ")[0],
+        paper.model if paper else "",
+        name.split("-")[0],
+    )
+    return next((guess.upper() for guess in guesses if guess.upper() in FAMILIES), one_line(name))
+
+
+def settings_of(name: str, label: str | None, paper: PaperRow | None, config: TrainConfig | None) -> str:
+    """Name the settings as the label says, else from the configuration, else as the paper prints them."""
+    family = family_of(name, label, paper, config)
+    if label and label != name:
+        return one_line(label).removeprefix(family).strip()
+    if config:
+        return settings_in_symbols(family, config)
+    return paper.settings if paper else "" if name.upper() == family else one_line(name)
+
+
+def settings_in_symbols(family: str, config: TrainConfig) -> str:
+    """Write the settings of a configuration in the paper's symbols."""
+    parts = []
+    if family != "T":
+        parts.append(f"λ′_G={_value(config.loss.lambda_g)}")
+    if family == "NVAE":
+        parts += [f"λ′_D={_value(config.loss.lambda_d)}", f"Δ={_value(config.loss.delta)}"]
+    if family == "VTP":
+        parts.append(config.model.pooling)
+    if family == "VTS":
+        parts.append(f"S={config.model.stride:g}")
+    return " ".join(parts)
+
+
+def _value(value: float | Schedule) -> str:
+    return f"{value.start:g}→{value.end:g}" if isinstance(value, Schedule) else f"{value:g}"
+
+
+def short_settings(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Of rows (family, settings), keep the settings in which rows of a family differ, for labels in a figure.
+
+    λ′_G=0.01 becomes G=0.01, which the caption explains.
+    """
+    result = []
+    for family, settings in rows:
+        shared = set.intersection(*(set(other.split()) for name, other in rows if name == family))
+        words = [word for word in settings.split() if word not in shared]
+        result.append(" ".join(words).replace("λ′_", ""))
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedNVAE:
+    """The NVAE that figures of a single model show: its row, and its title with why it was selected."""
+
+    row: RowResults
+    reason: str
+
+
+def select_nvae(rows: Sequence[RowResults]) -> SelectedNVAE | None:
+    """Select the NVAE that drops vectors and still reconstructs.
+
+    Of rows with a BLEU of at least 50, the highest BLEU where at most 60 % of the vectors are kept. If there is none,
+    the fewest vectors, to a percent, and the lowest R-PPL of those with as few. If there is none, the highest BLEU.
+    """
+    known = [
+        (row, bleu.mean, kept.mean)
+        for row in rows
+        if row.family == "NVAE" and (bleu := row.mean(BLEU.read)) and (kept := row.mean(KEPT.read))
+    ]
+    if not known:
+        return None
+    useful = [entry for entry in known if entry[1] >= USEFUL_BLEU]
+    few = [entry for entry in useful if entry[2] <= KEEPS_FEW]
+    if few:
+        row, bleu, kept = max(few, key=lambda entry: entry[1])
+        why = f"has the highest BLEU of the NVAE rows that keep at most {KEEPS_FEW:.0%} of the vectors"
+    elif useful:
+        row, bleu, kept = min(useful, key=lambda entry: (round(entry[2], 2), _reverse_perplexity(entry[0])))
+        why = (
+            f"keeps fewest vectors with a BLEU of at least {USEFUL_BLEU:.0f}, with the lowest R-PPL of those with as "
+            f"few, as no NVAE row with such a BLEU keeps at most {KEEPS_FEW:.0%}"
+        )
+    else:
+        row, bleu, kept = max(known, key=lambda entry: entry[1])
+        why = f"has the highest BLEU, as no NVAE row has a BLEU of {USEFUL_BLEU:.0f}"
+    return SelectedNVAE(row, f"{row.title}, which {why} (BLEU {bleu:.1f}, ν = {kept:.2f})")
+
+
+def _reverse_perplexity(row: RowResults) -> float:
+    found = row.mean(REVERSE.read)
+    return math.inf if found is None else found.mean

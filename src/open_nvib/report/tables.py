@@ -1,222 +1,165 @@
 """The tables of a report: the paper's, and what it did not print."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from open_nvib.report.best import Best
-from open_nvib.report.document import Column, Line, Table, Value
+from open_nvib.report.measures import (
+    BLEU,
+    FORWARD,
+    KEPT,
+    LATENT,
+    PATHS,
+    PERPLEXITY,
+    REVERSE,
+    SAMPLES,
+    MeanAndDeviation,
+    Measure,
+    write_number,
+)
 from open_nvib.report.paper import PaperRow
-from open_nvib.report.results import Results, Row
-from open_nvib.report.spread import Spread, decimals_of_perplexity, spread, write
+from open_nvib.report.results import Results, RowResults, SelectedNVAE
 
-NOTHING = Value("–")
-MODEL = Column("model", numeric=False)
-PAPER_HEADING = "paper: other scale; F/R-PPL from another scorer"
-PERPLEXITY = -1
-"""In place of a number of decimals: as many as the size of a perplexity asks for."""
+NOT_MEASURED = "–"
+MARK = " ◂"
+"""After the title of the NVAE that figures of a single model show."""
 
 
 @dataclass(frozen=True)
-class Measure:
-    """A column of numbers: its title, where the number is in a record, how it is written.
+class Table:
+    """Texts in lines and columns. The first column names the line; the others are numbers."""
 
-    Args:
-        title: of the column.
-        path: where the number is; see `cells.find`.
-        decimals: how many, or `PERPLEXITY`.
-        scale: 100 for a share in percent.
-        paper: the same in the paper's table, where it is printed.
-        real: where the value of real text is, where there is one.
-        deviates: False for what is the same in every seed.
-    """
+    columns: tuple[str, ...]
+    lines: tuple[tuple[str, ...], ...]
 
-    title: str
-    path: str
-    decimals: int = 2
-    scale: float = 1.0
-    paper: Callable[[PaperRow], Spread | None] | None = None
-    real: str | None = None
-    deviates: bool = True
 
-    def show(self, value: Spread | None) -> Value:
-        if value is None:
-            return NOTHING
-        decimals = decimals_of_perplexity(value.mean) if self.decimals == PERPLEXITY else self.decimals
-        deviation = "" if value.sd is None or not self.deviates else write(self.scale * value.sd, decimals)
-        return Value(write(self.scale * value.mean, decimals), deviation)
+@dataclass(frozen=True)
+class Column:
+    """A measure, and the same number in the paper's table if the paper prints it."""
+
+    measure: Measure
+    direction: str = ""
+    paper: Callable[[PaperRow], MeanAndDeviation | None] = lambda _: None
+
+    @property
+    def title(self) -> str:
+        return f"{self.measure.title} {self.direction}".strip()
+
+    def ours(self, row: RowResults) -> str:
+        return _with_deviation(self.measure.write(found)) if (found := row.mean(self.measure.read)) else NOT_MEASURED
+
+    def printed(self, row: RowResults) -> str:
+        """Write the paper's number with two decimals, as printed."""
+        found = self.paper(row.paper) if row.paper else None
+        if found is None:
+            return NOT_MEASURED
+        return _with_deviation((write_number(found.mean, 2), "" if found.sd is None else write_number(found.sd, 2)))
+
+    def real(self, results: Results) -> str:
+        """Write the number of real text, the mean over all cells; empty where it was not measured."""
+        found = results.mean(self.measure.real) if self.measure.real else None
+        return self.measure.write(found)[0] if found else ""
 
 
 MAIN = (
-    Measure("ν", "reconstruction/*/kept", paper=lambda row: Spread(row.kept, None, 5)),
-    Measure("BLEU ↑", "reconstruction/*/bleu", paper=lambda row: row.bleu),
-    Measure("PPL ↓", "reconstruction/*/perplexity", PERPLEXITY, paper=lambda row: row.perplexity),
-    Measure(
-        "F-PPL ↓",
-        "generation/forward_perplexity",
-        PERPLEXITY,
-        paper=lambda row: row.forward,
-        real="generation/real_forward_perplexity",
-    ),
-    Measure(
-        "R-PPL ↓",
-        "generation/reverse_perplexity",
-        PERPLEXITY,
-        paper=lambda row: row.reverse,
-        real="generation/real_reverse_perplexity",
-    ),
+    Column(KEPT, paper=lambda row: MeanAndDeviation(row.kept, None, 5)),
+    Column(BLEU, "↑", lambda row: row.bleu),
+    Column(PERPLEXITY, "↓", lambda row: row.perplexity),
+    Column(FORWARD, "↓", lambda row: row.forward),
+    Column(REVERSE, "↓", lambda row: row.reverse),
 )
-SAMPLES = (
-    *(
-        Measure(f"distinct-{n} (%)", f"generation/distinct/{n}", 1, 100, real=f"generation/real_distinct/{n}")
-        for n in range(1, 5)
-    ),
-    Measure("self-BLEU", "generation/self_bleu", 1, real="generation/real_self_bleu"),
-    Measure("copied (%)", "generation/copied", 2, 100),
-    Measure("empty (%)", "generation/empty", 2, 100),
-)
-LATENT = (
-    Measure("L_D", "latent/kl_dirichlet"),
-    Measure("L_G", "latent/kl_gaussian", 1),
-    Measure("α_0", "latent/alpha0"),
-    Measure("active units", "latent/active_units", 0),
-    Measure("of", "latent/units", 0, deviates=False),
-    Measure("mutual information", "latent/mutual_information"),
-    Measure("IW-NLL", "latent/importance_nll", 1),
-    Measure("IW-PPL", "latent/importance_perplexity", PERPLEXITY),
-    Measure("ELBO", "latent/elbo", 1),
-)
-COPYING = MAIN[3:]
 
 
-def measured(row: Row, measures: Sequence[Measure]) -> tuple[Value, ...]:
-    return tuple(measure.show(row.spread(measure.path)) for measure in measures)
-
-
-def main_table(results: Results, best: Best | None) -> Table:
-    """The paper's table with its printed values beside ours, and real text as the last line."""
-    compared = any(row.paper for row in results.rows)
-    group = f"this report: {results.plan.scale or 'its own'} scale" if compared else ""
-    columns = [MODEL, Column("seeds")]
-    columns += [Column(measure.title, group) for measure in MAIN]
-    columns += [Column(measure.title, PAPER_HEADING, muted=True) for measure in MAIN] if compared else []
-    lines, block = [], None
-    for row in results.rows:
-        values = [_name(row), Value(_seeds(row)), *measured(row, MAIN)]
-        values += [_printed(row, measure) for measure in MAIN] if compared else []
-        marked = best is not None and best.row is row
-        lines.append(Line(tuple(values), rule=block not in (None, row.block), marked=marked))
-        block = row.block
-    real = _real(results, MAIN, before=2, after=len(MAIN) if compared else 0)
-    caption = "Reconstruction and generation" + (", in the layout of the paper’s table" if compared else "")
-    if any(len(row.records) > 1 for row in results.rows):
-        caption += ": mean and, where there are several seeds, ± sample standard deviation"
-    return Table("table", f"{caption}.", tuple(columns), (*lines, *real))
-
-
-def samples_table(results: Results) -> Table | None:
-    caption = (
-        "What samples are like, beside as many real sentences: the share of n-grams that are distinct, BLEU of samples "
-        "against each other (lower is more diverse), and the shares that are copies of training sentences or empty."
-    )
-    return _table("samples", caption, results, SAMPLES, real=True)
-
-
-def latent_table(results: Results) -> Table | None:
-    caption = (
-        "What the latent carries, in nats per sentence: the KL divergences L_D and L_G, the pseudo-count α_0, units "
-        "that vary with the text, an estimate of the mutual information of text and latent, and the "
-        "importance-weighted negative log-likelihood, with its perplexity per token."
-    )
-    return _table("latent", caption, results, LATENT)
+def main_table(results: Results, selected: SelectedNVAE | None) -> Table:
+    """Make the paper's table with its printed values beside ours, and real text as the last line."""
+    marked = selected.row if selected else None
+    return _table(results, results.rows, MAIN, seeds=True, real=True, printed=True, marked=marked)
 
 
 def copying_table(results: Results) -> Table | None:
-    """F-PPL and R-PPL by the sentence-copying scorer, which the published values imply."""
-    caption = (
-        "F-PPL and R-PPL by the sentence-copying scorer (`--scorer autoencoder`), which sees each sentence before it "
-        "scores it. It is no language model; it is here for comparison with the published values only."
-    )
-    return _table("copying", caption, results, COPYING, real=True, compared=True)
+    """Make the table of F-PPL and R-PPL by the sentence-copying scorer, which the published values imply."""
+    return _measured(results, MAIN[3:], real=True, printed=True)
 
 
-def interpolation_table(results: Results) -> Table | None:
-    rows = [row for row in results.rows if any(_course(row, place) for place in ("ends", "middle"))]
-    if not rows:
-        return None
-    smooth = Measure("smoothness", "interpolation/smoothness", 3)
-    show = Measure("", "", PERPLEXITY).show
-    columns = ("PPL at the ends", "PPL between", "smoothness")
+def samples_table(results: Results) -> Table | None:
+    """Make the table of diversity, copies and empty samples, with real text as the last line."""
+    return _measured(results, tuple(map(Column, SAMPLES)), real=True)
+
+
+def latent_table(results: Results) -> Table | None:
+    """Make the table of what the latent carries."""
+    return _measured(results, tuple(map(Column, LATENT)))
+
+
+def paths_table(results: Results) -> Table | None:
+    """Make the table of paths between texts."""
+    return _measured(results, tuple(map(Column, PATHS)), needed=PATHS[:2])
+
+
+VALIDATION = {
+    "bleu": ("BLEU", 2, 1.0),
+    "exact": ("exact (%)", 1, 100.0),
+    "perplexity": ("PPL", 3, 1.0),
+    "loss": ("cross-entropy (nats per token)", 4, 1.0),
+    "kept": ("ν", 3, 1.0),
+    "kl_gaussian": ("L_G / nd", 4, 1.0),
+    "kl_dirichlet": ("L_D / n", 4, 1.0),
+    "alpha0": ("α_0", 2, 1.0),
+    "sigma": ("mean σ", 3, 1.0),
+}
+"""Title, decimals and scale of what `nvib train` measures."""
+
+
+def validation_table(validation: Mapping[str, float | None]) -> Table | None:
+    """Make the table of what training measured on validation data."""
     lines = [
-        Line(
-            (_name(row), show(_course(row, "ends")), show(_course(row, "middle")), smooth.show(row.spread(smooth.path)))
-        )
-        for row in rows
+        (title, write_number(scale * value, decimals))
+        for name, (title, decimals, scale) in VALIDATION.items()
+        if (value := validation.get(name)) is not None
     ]
-    caption = (
-        "Paths between pairs of texts: perplexity under the scorer at both ends and in between, and smoothness, which "
-        "is 1 for a path that changes directly and evenly from one text to the other, and 0 for one that leads nowhere."
-    )
-    return Table("interpolation", caption, (MODEL, *map(Column, columns)), tuple(lines))
+    return Table(("on validation data", "value"), tuple(lines)) if lines else None
+
+
+def _measured(
+    results: Results, columns: Sequence[Column], *, real=False, printed=False, needed: Sequence[Measure] = ()
+) -> Table | None:
+    """Make a table of the rows in which one of the `needed`, or of the columns, was measured; None without any."""
+    reads = [measure.read for measure in needed or [column.measure for column in columns]]
+    rows = [row for row in results.rows if any(row.values(read) for read in reads)]
+    return _table(results, rows, columns, real=real, printed=printed) if rows else None
 
 
 def _table(
-    name: str,
-    caption: str,
     results: Results,
-    measures: Sequence[Measure],
+    rows: Sequence[RowResults],
+    columns: Sequence[Column],
     *,
+    seeds: bool = False,
     real: bool = False,
-    compared: bool = False,
-) -> Table | None:
-    """Rows in which something was measured; None if there are none."""
-    rows = [row for row in results.rows if any(row.values(measure.path) for measure in measures)]
-    if not rows:
-        return None
-    compared = compared and any(row.paper for row in rows)
-    columns = [MODEL]
-    columns += [Column(measure.title, "this report" if compared else "") for measure in measures]
-    columns += [Column(measure.title, "paper: other scale", muted=True) for measure in measures] if compared else []
+    printed: bool = False,
+    marked: RowResults | None = None,
+) -> Table:
+    """Make a table of `rows`, with the number of seeds, real text and the paper's numbers where asked and known."""
+    printed = printed and any(row.paper for row in rows)
+    titles = ["model", *(["seeds"] if seeds else []), *(column.title for column in columns)]
     lines = []
     for row in rows:
-        printed = [_printed(row, measure) for measure in measures] if compared else []
-        lines.append(Line((_name(row), *measured(row, measures), *printed)))
-    lines += _real(results, measures, before=1, after=len(measures) if compared else 0) if real else []
-    return Table(name, caption, tuple(columns), tuple(lines))
+        line = [row.title + (MARK if row is marked else ""), *([_seeds(row)] if seeds else [])]
+        line += [column.ours(row) for column in columns]
+        line += [column.printed(row) for column in columns] if printed else []
+        lines.append(tuple(line))
+    of_real_text = [column.real(results) for column in columns] if real else []
+    if any(of_real_text):
+        after = [""] * (len(columns) if printed else 0)
+        lines.append(("real text held out", *([""] if seeds else []), *of_real_text, *after))
+    titles += [f"{column.title}, paper" for column in columns] if printed else []
+    return Table(tuple(titles), tuple(lines))
 
 
-def _name(row: Row) -> Value:
-    return Value(row.family, detail=row.settings)
+def _seeds(row: RowResults) -> str:
+    there, planned = len(row.evaluations), len(row.plan.seeds)
+    return str(there) if there == planned else f"{there} of {planned}"
 
 
-def _seeds(row: Row) -> str:
-    there, wanted = len(row.records), len(row.plan.seeds)
-    return str(there) if there == wanted else f"{there} of {wanted}"
-
-
-def _printed(row: Row, measure: Measure) -> Value:
-    found = measure.paper(row.paper) if row.paper and measure.paper else None
-    if found is None:
-        return NOTHING
-    deviation = "" if found.sd is None else write(found.sd, 2)
-    return Value(write(found.mean, 2), deviation)
-
-
-def _real(results: Results, measures: Sequence[Measure], *, before: int, after: int) -> list[Line]:
-    """A line for real text under the same scorer, where it was scored."""
-    values = [measure.show(results.spread(measure.real) if measure.real else None) for measure in measures]
-    if all(value == NOTHING for value in values):
-        return []
-    values = [Value(value.text) if value != NOTHING else Value("") for value in values]
-    names = [Value("real text", detail="held out"), *[Value("")] * (before - 1)]
-    return [Line((*names, *values, *[Value("")] * after), rule=True, aside=True)]
-
-
-def _course(row: Row, part: str) -> Spread | None:
-    """Mean perplexity of a path at its ends or between them, over seeds."""
-    means = []
-    for record in row.records:
-        line = (record.get("interpolation") or {}).get("perplexity") or []
-        chosen = [line[0], line[-1]] if part == "ends" and line else line[1:-1]
-        if chosen and None not in chosen:
-            means.append(sum(chosen) / len(chosen))
-    return spread(means)
+def _with_deviation(written: tuple[str, str]) -> str:
+    mean, deviation = written
+    return f"{mean} ± {deviation}" if deviation else mean

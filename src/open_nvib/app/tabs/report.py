@@ -4,13 +4,12 @@ import gradio as gr
 
 from open_nvib.app.handlers import Page, on, shown
 from open_nvib.app.html import framed
-from open_nvib.report.page import to_page
-from open_nvib.report.run_content import run_document
+from open_nvib.report import run_page
 from open_nvib.text.using.run import Run
 
 
 def report(run: Run, name: str) -> str:
-    page = to_page(run_document(run.path)).replace(str(run.path), name)  # where it lies is not the reader's business
+    page = run_page(run.path).replace(str(run.path), name)  # where it lies is not the reader's business
     return framed(page, f"report of {name}")
 
 

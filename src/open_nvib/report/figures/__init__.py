@@ -1,1 +1,1 @@
-"""Every figure of a report, each as the text of an SVG."""
+"""Figures of a report, each as the text of an SVG."""

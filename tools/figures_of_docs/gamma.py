@@ -1,6 +1,6 @@
 """`fig:approximation`: how far the two approximations of the paper are from the true inverse CDF of a Gamma.
 
-python -m open_nvib.report.figures.gamma docs/figures/gamma_approximation.svg
+python -m tools.figures_of_docs.gamma docs/figures/gamma_approximation.svg
 """
 
 import argparse
@@ -13,7 +13,8 @@ from scipy.special import gammaincinv
 from torch import Tensor
 
 from open_nvib.gamma import SWITCH, gaussian_log_quantile, gaussian_quantile, small_alpha_log_quantile
-from open_nvib.report.figures.style import BLUE, GREEN, INK, VERMILION, canvas, style, to_svg
+from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.text.drawing import BLUE, GREEN, INK, VERMILION
 
 Quantile = Callable[[Tensor, Tensor], Tensor]
 NODES = 2000
@@ -85,11 +86,12 @@ def draw_gamma() -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw how far the Gamma approximations are from the truth.")
-    parser.add_argument("output", type=Path, help="where to write the figure, an .svg")
-    path = parser.parse_args().output
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(draw_gamma(), encoding="utf-8")
-    print(f"{path}: the approximations are equally good at α = {crossing():.4f}; the sampler switches at {SWITCH}")
+    parser.add_argument("outputs", type=Path, nargs="+", help="where to write the figure, an .svg")
+    figure = draw_gamma()
+    for path in parser.parse_args().outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(figure, encoding="utf-8")
+        print(f"{path}: the approximations are equally good at α = {crossing():.4f}; the sampler switches at {SWITCH}")
 
 
 if __name__ == "__main__":

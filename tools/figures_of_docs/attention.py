@@ -1,6 +1,6 @@
 """Denoising attention in two dimensions, over a sample and over the mean: the paper's `fig:overview` (b) and (c).
 
-python -m open_nvib.report.figures.attention docs/figures/denoising_attention.svg
+python -m tools.figures_of_docs.attention docs/figures/denoising_attention.svg
 """
 
 import argparse
@@ -18,7 +18,8 @@ from torch import Tensor
 
 from open_nvib.attention import attend_gaussians, attend_impulses
 from open_nvib.process import ConditionalBDP, Posterior
-from open_nvib.report.figures.style import BLUE, GREEN, INK, LINE, MUTED, PAPER, PINK, canvas, style, to_svg
+from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.text.drawing import BLUE, GREEN, INK, LINE, MUTED, PAPER, PINK
 
 D = 2
 """Size of a key: the noise of a query has the variance √d."""
@@ -137,11 +138,12 @@ def _legend(figure: Figure) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw denoising attention in two dimensions.")
-    parser.add_argument("output", type=Path, help="where to write the figure, an .svg")
-    path = parser.parse_args().output
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(draw_attention(), encoding="utf-8")
-    print(path)
+    parser.add_argument("outputs", type=Path, nargs="+", help="where to write the figure, an .svg")
+    figure = draw_attention()
+    for path in parser.parse_args().outputs:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(figure, encoding="utf-8")
+        print(path)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,174 @@
+"""Figures that compare rows: BLEU of each, and scatter plots with a point for each cell.
+
+The paper's `fig:bleu-rppl-short`, `fig:fppl-rppl-vectors` and `fig:bleu-seq-vectors` (left).
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.transforms import Bbox
+
+from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
+from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure
+from open_nvib.report.results import FAMILIES, Results, RowResults, SelectedNVAE
+from open_nvib.text.drawing import INK, MUTED, PAPER
+
+MOST_LABELS = 18
+"""Rows above which points are not labelled: a reader points at them instead."""
+AXES = {
+    BLEU: "reconstruction BLEU",
+    KEPT: "ν, share of vectors kept",
+    FORWARD: "F-PPL (perplexity of samples)",
+    REVERSE: "R-PPL (perplexity from samples)",
+}
+LIMITS = {BLEU: (-4, 104), KEPT: (-0.05, 1.08)}
+SCATTER_PLOTS = {
+    "bleu_perplexity": ((FORWARD, BLEU), (REVERSE, BLEU)),
+    "bleu_kept": ((KEPT, BLEU),),
+    "perplexity_kept": ((KEPT, FORWARD), (KEPT, REVERSE)),
+}
+Point = tuple[float, float]
+"""Both numbers of a cell, across and up."""
+
+
+def draw_bleu(rows: Sequence[RowResults]) -> str | None:
+    """Draw a line for each row with a cell, the first on top: mean and deviation over seeds, and the paper's mean."""
+    found = [(row, mean) for row in rows if (mean := row.mean(BLEU.read))]
+    if not found:
+        return None
+    with style():
+        figure, axes = canvas(0.9 + 0.25 * len(found), width=6.4)
+        for place, (row, mean) in enumerate(found):
+            look = look_of(row.family)
+            if row.paper:
+                hollow: Any = {"color": PAPER, "markeredgecolor": MUTED, "markersize": 6.5}
+                axes.plot([row.paper.bleu.mean], [place], look.marker, **hollow)
+            if mean.sd is not None:
+                axes.plot([mean.mean - mean.sd, mean.mean + mean.sd], [place, place], color=look.colour, linewidth=2.2)
+            axes.plot([mean.mean], [place], look.marker, color=look.colour, markeredgecolor=PAPER, markersize=7.5)
+        axes.set_yticks(range(len(found)), [row.title.replace("_", "") for row, _ in found])
+        axes.set(xlabel=AXES[BLEU], xlim=(-2, 104), ylim=(len(found) - 0.4, -0.6))
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        ours, paper = "this report: mean and deviation over seeds", "paper: other scale"
+        handles = [Line2D([], [], marker="o", linestyle="-", color=INK, label=ours)]
+        if any(row.paper for row, _ in found):
+            handles.append(Line2D([], [], marker="o", linestyle="", color=PAPER, markeredgecolor=MUTED, label=paper))
+        figure.legend(handles=handles, loc="outside upper center", ncols=2)
+        return to_svg(figure)
+
+
+def draw_points(
+    results: Results, selected: SelectedNVAE | None, panels: Sequence[tuple[Measure, Measure]]
+) -> str | None:
+    """Draw a panel for each pair of measures (across, up); None where no cell has both of one."""
+    points = [[_points(row, x, y) for row in results.rows] for x, y in panels]
+    if not any(there for rows in points for there in rows):
+        return None
+    tips: dict[str, str] = {}
+    with style():
+        figure, grid = canvas(3.7, columns=len(panels), width=7.2 if len(panels) > 1 else 5.2, squeeze=False)
+        for index, (x, y) in enumerate(panels):
+            axes = grid[0, index]
+            _fit(axes, "x", results, x, [point[0] for there in points[index] for point in there.values()])
+            _fit(axes, "y", results, y, [point[1] for there in points[index] for point in there.values()])
+            for row, there in zip(results.rows, points[index], strict=True):
+                for seed, (across, up) in there.items():
+                    tip = f"cell-{index}-{row.name}-{seed}"
+                    tips[tip] = f"{row.title}, seed {seed}: {x.title} {across:.4g}, {y.title} {up:.4g}"
+                    _point(axes, row, across, up, ringed=selected is not None and selected.row is row, gid=tip)
+            if len(results.rows) <= MOST_LABELS:
+                labels = [
+                    (results.short_titles[row.name], sorted(there.values())[len(there) // 2])  # the middle seed
+                    for row, there in zip(results.rows, points[index], strict=True)
+                    if there
+                ]
+                place_labels(figure, axes, labels, [point for there in points[index] for point in there.values()])
+        rows = [row for row, *there in zip(results.rows, *points, strict=True) if any(there)]
+        _legend(figure, rows, selected, real=any(measure.real for panel in panels for measure in panel))
+        return to_svg(figure, tips)
+
+
+def _points(row: RowResults, x: Measure, y: Measure) -> dict[int, Point]:
+    found = {seed: (x.read(evaluation), y.read(evaluation)) for seed, evaluation in row.by_seed.items()}
+    return {seed: (across, up) for seed, (across, up) in found.items() if across is not None and up is not None}
+
+
+def _point(axes: Axes, row: RowResults, x: float, y: float, *, ringed: bool, gid: str) -> None:
+    look = look_of(row.family)
+    if ringed:
+        axes.plot([x], [y], "o", markersize=11.5, color="none", markeredgecolor=INK, markeredgewidth=1.1)
+    axes.plot([x], [y], look.marker, color=look.colour, markeredgecolor=PAPER, markeredgewidth=0.7, alpha=0.9, gid=gid)
+
+
+def _fit(axes: Axes, which: str, results: Results, measure: Measure, values: list[float]) -> None:
+    """Set label and limits of the "x" or "y" axis, with a dashed line where real text is."""
+    axis, set_limits, line = (
+        (axes.xaxis, axes.set_xlim, axes.axvline) if which == "x" else (axes.yaxis, axes.set_ylim, axes.axhline)
+    )
+    axis.set_label_text(AXES[measure])
+    if measure in LIMITS:
+        set_limits(*LIMITS[measure])
+        return
+    real = results.mean(measure.real) if measure.real else None
+    if real:
+        line(real.mean, **REAL_TEXT, zorder=1)
+    fit_perplexity(axes, which, [*values, *([real.mean] if real else [])])
+
+
+def _legend(figure: Figure, rows: Sequence[RowResults], selected: SelectedNVAE | None, *, real: bool) -> None:
+    families = [family for family in FAMILIES if any(row.family == family for row in rows)]
+    handles = [
+        Line2D([], [], marker=look_of(family).marker, color=look_of(family).colour, linestyle="", label=family)
+        for family in families
+    ]
+    if selected is not None and any(selected.row is row for row in rows):
+        ring = {"marker": "o", "color": "none", "markeredgecolor": INK, "markersize": 10}
+        handles.append(Line2D([], [], linestyle="", label="best NVAE", **ring))
+    if real:
+        handles.append(Line2D([], [], **REAL_TEXT, label="real text"))
+    figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), columnspacing=1.4, handletextpad=0.4)
+
+
+LABEL_POINTS = 7.0
+"""Font size of a label."""
+LABEL_OFFSETS = (
+    *((8, 0, "left"), (-8, 0, "right"), (0, 10, "center"), (0, -10, "center"), (6, 7, "left"), (6, -7, "left")),
+    *((-6, 7, "right"), (-6, -7, "right"), (0, 15, "center"), (0, -15, "center")),
+)
+"""Offsets in points from the point to the label's middle line, and its alignment, in the order of trial."""
+
+
+def place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[str, Point]], points: Sequence[Point]) -> None:
+    """Put each label beside its point where it covers no point and no other label; leave out one without room.
+
+    Call it when limits and scales are set.
+    """
+    figure.draw_without_rendering()  # which settles where the axes are
+    scale = figure.dpi / 72
+
+    def pixels(x: float, y: float) -> tuple[float, float]:
+        across, up = axes.transData.transform((x, y))
+        return float(across), float(up)
+
+    taken = [
+        Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in (pixels(*p) for p in points)
+    ]
+    inside = axes.get_window_extent()
+    for text, point in labels:
+        if not text:
+            continue
+        x, y = pixels(*point)
+        width, height = 0.62 * LABEL_POINTS * scale * len(text), 1.25 * LABEL_POINTS * scale
+        for right, up, side in LABEL_OFFSETS:
+            left = x + right * scale - {"left": 0, "right": width, "center": width / 2}[side]
+            box = Bbox.from_bounds(left, y + up * scale - height / 2, width, height)
+            fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 + 4 and inside.y0 <= box.y0 and box.y1 <= inside.y1
+            if fits and not any(box.overlaps(other) for other in taken):
+                look: Any = {"va": "center_baseline", "fontsize": LABEL_POINTS, "color": MUTED}
+                axes.annotate(text, point, (right, up), textcoords="offset points", ha=side, **look)
+                taken.append(box)
+                break

@@ -1,0 +1,192 @@
+"""A report's Markdown as one HTML page that needs nothing but itself: no script, no request, figures and style inside.
+
+Of Markdown, the page understands what reports consist of and nothing else: no link, and no HTML but `SAFE_HTML`.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from html import escape
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markdown_it import MarkdownIt
+from markdown_it.token import Token
+from markupsafe import Markup
+
+from open_nvib import __version__
+from open_nvib.report.figures.style import inline
+from open_nvib.report.pages import GENERATED, Report
+from open_nvib.report.tables import MARK
+
+GENERATOR = "open_nvib"
+"""Every page of ours names it first in its generator."""
+SYNTAX = ("heading", "list", "table", "image", "emphasis", "backticks", "escape", "entity", "html_inline")
+SAFE_HTML = ("<sub>", "</sub>", "<br>")
+DEVIATION = " ± "
+
+
+@dataclass
+class Section:
+    """A part of the page: its heading, as HTML, and what follows. The heading of the first part is the page's title."""
+
+    name: str
+    title: str
+    blocks: list[str] = field(default_factory=list)
+    in_details: bool = False
+
+    def open_details(self, title: str) -> None:
+        """Begin texts that the reader unfolds; those of the marked row are unfolded."""
+        self.close_details()
+        shown = " open" if title.endswith(MARK) else ""
+        self.blocks.append(f"<details{shown}><summary>{title.removesuffix(MARK)}</summary>")
+        self.in_details = True
+
+    def close_details(self) -> None:
+        self.blocks += ["</details>"] * self.in_details
+        self.in_details = False
+
+    @property
+    def html(self) -> Markup:
+        """All blocks; texts that are the only ones to unfold are unfolded."""
+        text = "\n".join(self.blocks)
+        return Markup(text.replace("<details>", "<details open>") if text.count("<details") == 1 else text)
+
+
+def to_page(report: Report) -> str:
+    """Turn a report into a page."""
+    loader = PackageLoader("open_nvib.report", "templates")
+    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    css = (files("open_nvib.report") / "templates" / "page.css").read_text(encoding="utf-8")
+    head, *sections = _sections(report)
+    return environment.get_template("page.html.j2").render(
+        title=Markup(head.title), head=head, sections=sections, css=Markup(css), generator=f"{GENERATOR} {__version__}"
+    )
+
+
+def is_our_page(page: str) -> bool:
+    """Tell whether `to_page` wrote a page."""
+    return f'<meta name="generator" content="{GENERATOR} ' in page
+
+
+def _parser() -> MarkdownIt:
+    parser = MarkdownIt("zero", {"html": True}).enable(list(SYNTAX))
+
+    def html_inline(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+        content = tokens[index].content
+        return content if content in SAFE_HTML else escape(content)
+
+    def image(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+        return escape(tokens[index].content)  # figures are blocks of their own; nothing else may be loaded
+
+    parser.add_render_rule("html_inline", html_inline)
+    parser.add_render_rule("image", image)
+    return parser
+
+
+def _sections(report: Report) -> list[Section]:
+    """Render the blocks of a report: the part before the first heading of the second level, then a part for each."""
+    parser, sections, tables = _parser(), [Section("", "")], 0
+
+    def render(tokens: Sequence[Token]) -> str:
+        return parser.renderer.render(tokens, parser.options, {}).strip()
+
+    blocks = _blocks(parser.parse(report.markdown.removeprefix(GENERATED)))
+    for block in blocks:
+        section, first = sections[-1], block[0]
+        if first.tag == "h1":
+            section.title = render(block[1:2])
+        elif first.tag == "h2":
+            section.close_details()
+            sections.append(Section(_slug(block[1].content), render(block[1:2])))
+        elif first.tag == "h3":
+            section.open_details(render(block[1:2]))
+        elif first.tag == "table":
+            tables += 1
+            _arrange_table(block)
+            opening = f'<div class="scroll" role="region" aria-labelledby="caption-{tables}" tabindex="0">'
+            caption = f'<figcaption id="caption-{tables}">{render(next(blocks)[1:2])}</figcaption>'
+            section.blocks.append(f'<figure class="table">{opening}\n{render(block)}\n</div>{caption}</figure>')
+        elif name := _figure_name(block[1]):
+            drawing = inline(report.figures[name], name=name, alt=(block[1].children or [block[1]])[0].content)
+            caption = f"<figcaption>{render(next(blocks)[1:2])}</figcaption>"
+            opening = f'<figure id="figure-{name}"><div class="drawing">'
+            section.blocks.append(f"{opening}\n{drawing}\n</div>{caption}</figure>")
+        else:
+            _arrange_text(block, section)
+            section.blocks.append(render(block))
+    sections[-1].close_details()
+    return sections
+
+
+def _figure_name(inline: Token) -> str | None:
+    """Name the figure that a paragraph consists of."""
+    found = re.fullmatch(r"!\[.*\]\(figures/(\w+)\.svg\)", inline.content)
+    return found[1] if found else None
+
+
+def _blocks(tokens: Sequence[Token]) -> Iterator[list[Token]]:
+    """Split tokens where no block is open."""
+    start, depth = 0, 0
+    for index, token in enumerate(tokens):
+        depth += token.nesting
+        if depth == 0:
+            yield list(tokens[start : index + 1])
+            start = index + 1
+
+
+def _slug(title: str) -> str:
+    """Name a section as code hosts name the headings of a Markdown file."""
+    return re.sub(r"[^\w]+", "-", title.lower()).strip("-")
+
+
+def _arrange_text(block: Sequence[Token], section: Section) -> None:
+    """Give lists and paragraphs of the first part their style; what is bold in texts of models is marked."""
+    if not section.name and block[0].type in ("paragraph_open", "bullet_list_open"):
+        block[0].attrSet("class", "lead" if block[0].type == "paragraph_open" else "facts")
+    for child in (child for token in block for child in token.children or []):
+        if section.in_details and child.tag == "strong":
+            child.tag = "mark"
+
+
+def _arrange_table(block: Sequence[Token]) -> None:
+    """Name rows by their first cell, mute the paper's columns, and let the deviations of a column begin in line."""
+    rows: list[tuple[Token, list[Sequence[Token]]]] = []
+    for index, token in enumerate(block):
+        if token.type == "tr_open":
+            rows.append((token, []))
+        elif token.type in ("th_open", "td_open"):
+            rows[-1][1].append(block[index : index + 3])
+    (_, heads), *lines = rows
+    for _, cells in lines:
+        cells[0][0].tag = cells[0][2].tag = "th"
+        cells[0][0].attrSet("scope", "row")
+    for column, head in enumerate(heads):
+        head[0].attrSet("scope", "col")
+        cells = [cells[column] for _, cells in lines]
+        if head[1].content.endswith(", paper"):
+            for cell in (head, *cells):
+                cell[0].attrSet("class", "muted")
+        room = max((len(cell[1].content.partition(DEVIATION)[2]) for cell in cells), default=0)
+        for cell in cells if room and column else ():
+            number, _, deviation = cell[1].content.partition(DEVIATION)
+            cell[1].children = _with_deviation(number, deviation, room)
+    above = ""
+    for row, cells in lines:
+        name = cells[0][1].content
+        family = name.split(" ")[0]
+        classes = {
+            "rule": heads[0][1].content == "model" and above not in ("", family),
+            "marked": name.endswith(MARK),
+            "aside": name.startswith("real text"),
+        }
+        row.attrSet("class", " ".join(kind for kind, there in classes.items() if there))
+        above = family
+
+
+def _with_deviation(number: str, deviation: str, room: int) -> list[Token]:
+    """A number, and room for the longest deviation of its column."""
+    opened = Token("span_open", "span", 1, attrs={"class": "deviation", "style": f"width:{room + 1.6}ch"})
+    text = Token("text", "", 0, content=f" ±{deviation}" if deviation else "")
+    return [Token("text", "", 0, content=number), opened, text, Token("span_close", "span", -1)]

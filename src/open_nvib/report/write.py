@@ -1,0 +1,129 @@
+"""Write reports: a page, a Markdown file, figures, and the results behind them."""
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from open_nvib.report import html
+from open_nvib.report.figures import style
+from open_nvib.report.pages import GENERATED, Report, experiment_report, run_report
+from open_nvib.report.results import Plan, Results, read_results
+from open_nvib.store.cells import check_export, export_cells
+from open_nvib.store.files import InputError, write_text
+from open_nvib.store.runs import is_run
+
+PAGE, MARKDOWN, FIGURES, CELLS = "report.html", "report.md", "figures", "cells"
+
+
+@dataclass(frozen=True)
+class WrittenReport:
+    """Where the page of a report is, and remarks for the one who asked for it."""
+
+    page: Path
+    remarks: tuple[str, ...] = ()
+
+
+def report_on(path: str | Path, *, output: str | Path | None = None, cells: str | Path | None = None) -> WrittenReport:
+    """Write the report of an experiment's YAML file, or of a run directory.
+
+    Args:
+        path: the file or the directory.
+        output: where to write; if not given, OUTPUT/report of the experiment, or the run directory.
+        cells: a directory of results to read instead of the experiment's own.
+    """
+    for name, value in (("the path", path), ("--output", output), ("--cells", cells)):
+        if value == "":
+            raise InputError(f"{name} is empty, expected the name of a directory. Give one, or leave the option out.")
+    path = Path(path).expanduser()
+    if os.path.isdir(path):  # which is False, not an error, for a name that is too long
+        if not is_run(path):
+            raise InputError(
+                f"{path}: this is not a run of open_nvib. Give an experiment's YAML file, or a directory that `nvib "
+                f"train` wrote."
+            )
+        if cells is not None:
+            raise InputError(f"{path}: --cells is for an experiment, and this is a run. Leave it out.")
+        return write_run_report(path, output)
+    if not os.path.exists(path):
+        raise InputError(f"{path}: there is no such file, expected an experiment's YAML or a run directory.")
+    from open_nvib.experiments.experiment import load_experiment
+
+    experiment = load_experiment(path)
+    kind = f"{experiment.evaluate.split}-{experiment.evaluate.scorer}"
+    results = read_results(Plan.of(experiment), experiment.output if cells is None else cells, evaluation=kind)
+    return write_report(results, experiment.output / "report" if output is None else output)
+
+
+def write_report(results: Results, output: str | Path) -> WrittenReport:
+    """Write `report.html`, `report.md`, `figures/` and `cells/` to `output`, anew each time.
+
+    The page is self-contained. `cells/` has the result of every cell that is reported, so that the directory can be
+    committed and reported again (`read_results(plan, output / "cells")`).
+    """
+    output = Path(output).expanduser()
+    if not results.evaluations:
+        raise InputError(
+            f"{results.plan.name}: none of the {results.planned} cells has an evaluation {results.evaluation!r}, so "
+            f"there is nothing to report. Run `nvib experiment run` first."
+        )
+    check_output(output)  # before the figures are drawn
+    check_export(results.cells, output / CELLS)
+    page = _write(experiment_report(results), output)
+    return WrittenReport(page, tuple(export_cells(results.cells, output / CELLS)))
+
+
+def write_run_report(run: str | Path, output: str | Path | None = None) -> WrittenReport:
+    """Write the report of one run directory, to the directory itself if no output is given."""
+    run = Path(run).expanduser()
+    target = run if output is None else Path(output).expanduser()
+    check_output(target)
+    return WrittenReport(_write(run_report(run), target))
+
+
+def run_page(run: str | Path) -> str:
+    """Make the page of a run without writing it."""
+    return html.to_page(run_report(Path(run)))
+
+
+def check_output(output: Path, figures: Iterable[Path] = ()) -> None:
+    """Raise an InputError if a file that would be written exists and was not written by a report."""
+    try:
+        there = output.exists()
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror}). Give another --output.") from error
+    if there and not output.is_dir():
+        raise InputError(f"{output}: is a file, expected a directory for the report. Give another --output.")
+    for path in (output / PAGE, output / MARKDOWN, *figures):
+        if path.exists() and not _is_ours(path):
+            raise InputError(
+                f"{path}: exists and was not written by `nvib report`, so it is left alone. Give another --output, or "
+                f"remove it first."
+            )
+
+
+def _write(report: Report, output: Path) -> Path:
+    """Write the page, the Markdown and the figures, and nothing if one of them is not ours. Returns the page."""
+    texts = {output / FIGURES / f"{name}.svg": svg for name, svg in report.figures.items()}
+    check_output(output, texts)
+    texts |= {output / MARKDOWN: report.markdown, output / PAGE: html.to_page(report)}
+    try:
+        (output / FIGURES).mkdir(parents=True, exist_ok=True)
+        for path, text in texts.items():
+            write_text(path, text)
+        for old in (output / FIGURES).glob("*.svg"):
+            if old not in texts and _is_ours(old):
+                old.unlink()  # of an earlier report; nothing links to it any more
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror or error}). Give another --output.") from error
+    return output / PAGE
+
+
+def _is_ours(path: Path) -> bool:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return False
+    if path.name == PAGE:
+        return html.is_our_page(text)
+    return (GENERATED if path.name == MARKDOWN else style.MARK) in text
