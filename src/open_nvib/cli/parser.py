@@ -100,9 +100,7 @@ def _add_arguments(parser: ArgumentParser, function: Callable[..., None]) -> Non
         if parameter.kind is parameter.KEYWORD_ONLY:
             name = f"--{name.replace('_', '-')}"
             options |= (
-                {"required": True}
-                if default is parameter.empty
-                else {"default": list(default) if default == () else default}
+                {"required": True} if default is parameter.empty else {"default": [] if default == () else default}
             )
         parser.add_argument(name, **options)
 
