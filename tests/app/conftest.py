@@ -63,7 +63,7 @@ def tiny(kind: str, data: str) -> TrainConfig:
 @pytest.fixture(scope="session")
 def runs(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     """The recipe, an NVAE of the paper that drops vectors and has a small Δ, and a VTS and a VTP."""
-    folder, data = tmp_path_factory.mktemp("others"), trained.config["data"]
+    folder, data = tmp_path_factory.mktemp("others"), trained.config.data
 
     def made(name: str, config: TrainConfig) -> Run:
         train(config, folder / name)

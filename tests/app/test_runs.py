@@ -1,13 +1,14 @@
-import json
-import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from open_nvib.app.runs import EXAMPLES, _names, example_texts, open_runs
+from open_nvib.store.evaluations import Evaluation, Example, Reconstruction
 from open_nvib.store.files import InputError
+from open_nvib.store.runs import change_metrics
+from open_nvib.store.settings import EvaluateConfig, Recipe
 from open_nvib.text.data import load_prepared
-from open_nvib.text.using.run import Run
 
 
 def test_names_are_as_long_as_they_must_be():
@@ -30,14 +31,14 @@ def test_no_run_is_an_error():
 @pytest.fixture
 def copy(trained, tmp_path):
     """The same run in a directory of its own."""
-    shutil.copy(trained.path / "config.yaml", tmp_path)
-    return Run(tmp_path, trained.model, trained.tokenizer, trained.histogram)
+    return replace(trained, path=tmp_path)
 
 
 def test_texts_to_try_come_from_the_evaluation_where_there_is_one(copy):
-    examples = [{"text": text, "reconstruction": ""} for text in ("one text", "another text", "x" * 200)]
-    record = {"evaluations": {"validation-causal": {"reconstruction": {"short": {"examples": examples}}}}}
-    (copy.path / "metrics.json").write_text(json.dumps(record))
+    examples = tuple(Example(text, "") for text in ("one text", "another text", "x" * 200))
+    reconstruction = {"short": Reconstruction(sentences=3, examples=examples)}
+    found = Evaluation(EvaluateConfig(), copy.config, Recipe({}, {}), reconstruction=reconstruction)
+    change_metrics(copy.path, lambda metrics: replace(metrics, evaluations={found.name: found}))
     assert example_texts(copy) == ["one text", "another text"]
 
 
@@ -46,11 +47,9 @@ def test_without_one_they_are_sentences_of_the_data(copy, damaged):
     (copy.path / "metrics.json").write_text(damaged)
     texts = example_texts(copy)
     assert 2 <= len(texts) <= 4
-    assert set(texts) <= set(load_prepared(copy.config["data"]).split("short", "validation")["text"])
+    assert set(texts) <= set(load_prepared(copy.config.data).split("short", "validation")["text"])
 
 
 def test_without_data_they_are_plain_english(copy):
-    config = copy.path / "config.yaml"
-    config.write_text(config.read_text().replace(copy.config["data"], str(copy.path / "moved")))
-    moved = Run(copy.path, copy.model, copy.tokenizer, copy.histogram)
+    moved = replace(copy, config=replace(copy.config, data=str(copy.path / "moved")))
     assert example_texts(moved) == list(EXAMPLES)

@@ -12,7 +12,7 @@ from open_nvib.demo.demo import explain_numbers, mark_tokens
 from open_nvib.store.evaluations import Evaluation, Generation, LatentDiagnosis, Reconstruction
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import EvaluateConfig, Recipe, TrainConfig
-from open_nvib.text.using.run import TokenReport
+from open_nvib.text.using.inspection import TokenReport
 
 
 def token(text, kept):

@@ -7,8 +7,7 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib.text.using.inspection import differences, readable
-from open_nvib.text.using.run import TokenReport
+from open_nvib.text.using.inspection import TokenReport, readable_token, text_differences
 
 MAX_MAP = 64
 """Rows and columns of a map of attention: more than that nobody can read, and a browser is slow to draw."""
@@ -25,7 +24,7 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     heaviest = max((token.weight for token in tokens), default=0.0) or 1.0
     pieces = []
     for token in tokens:
-        text, begins = readable(token.token)
+        text, begins = readable_token(token.token)
         space = " " if begins and pieces else ""
         if token.kept:
             ground = f'style="--shade:{round(8 + 62 * token.weight / heaviest)}%" title="{_facts(token)}"'
@@ -46,7 +45,7 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
 
 def joined(tokens: Sequence[TokenReport]) -> str:
     """Tokens as text, pieces of a word together."""
-    read = [readable(token.token) for token in tokens]
+    read = [readable_token(token.token) for token in tokens]
     return "".join(f" {text}" if begins and place else text for place, (text, begins) in enumerate(read))
 
 
@@ -58,7 +57,7 @@ def marked(before: str, after: str) -> str:
 
 def _differences(before: str, after: str, *, lost: bool = True) -> str:
     pieces = []
-    for piece in differences(before, after):
+    for piece in text_differences(before, after):
         if piece.before and lost and not piece.same:
             pieces.append(f'<del class="nv-lost">{escape(piece.before)}</del>')
         if piece.after:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from open_nvib.store.files import InputError
-from open_nvib.store.runs import EVALUATIONS, read_metrics
+from open_nvib.store.runs import read_metrics
 from open_nvib.text.data import load_prepared
 from open_nvib.text.using.run import Run, load_run
 
@@ -37,18 +37,17 @@ def example_texts(run: Run) -> list[str]:
 def _evaluated_texts(run: Run) -> list[str]:
     """What `nvib evaluate` kept as examples."""
     try:
-        evaluations = read_metrics(run.path)[EVALUATIONS]
-        record = evaluations.get("validation-causal") or next(iter(evaluations.values()))
-        partition = next(iter(record["reconstruction"].values()))
-        return [str(example["text"]) for example in partition["examples"]]
-    except (InputError, LookupError, TypeError, AttributeError, StopIteration):
-        return []  # not evaluated, or damaged: there are other texts to show
+        evaluations = read_metrics(run.path).evaluations
+    except InputError:
+        return []  # damaged: there are other texts to show
+    partitions = [found.reconstruction for found in evaluations.values() if found.reconstruction]
+    return [example.text for example in next(iter(partitions[0].values())).examples] if partitions else []
 
 
 def _validation_texts(run: Run) -> list[str]:
     """The first sentences of the run's data that it was not trained on, where the data still is."""
     try:
-        split = load_prepared(run.config["data"]).split(run.config["partition"], "validation")
+        split = load_prepared(run.config.data).split(run.config.partition, "validation")
     except InputError:
         return []
     return split[:100]["text"]

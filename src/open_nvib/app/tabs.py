@@ -12,8 +12,8 @@ from open_nvib.report.run_content import run_document
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import LARGEST_SEED
 from open_nvib.text.model.decoding import decode
-from open_nvib.text.using.inspection import attention_map, reweight
-from open_nvib.text.using.run import Run, vectors_of
+from open_nvib.text.using.inspection import attention_map, group_by_vector, reweight
+from open_nvib.text.using.run import Run
 
 END, ALL, PRIOR = "(end)", "(all)", "(prior)"
 MAX_FACTOR = 10.0
@@ -25,24 +25,21 @@ RUNS_COMPARED = 4
 def inspect(run: Run, text: str) -> tuple[str, str, str, str]:
     """The text by weight, the reconstruction against it, a table of the tokens, and the map of attention."""
     (ids,) = run.tokenize([text])
-    latent, reports, prior_weight = run.look(ids)
+    report = run.inspect_ids(ids)
+    latent, pooled = report.latent, run.model.encoder.bottleneck.pooled
     (output,) = decode(run.model, latent.mean(), 2 * latent.lengths)
     weights = attention_map(run.model, latent.mean(), output)
-    names = [report.token for report in reports]
-    for place, tokens in vectors_of(reports):
+    names = [token.token for token in report.tokens]
+    for place, tokens in group_by_vector(report.tokens):
         names[place] = joined(tokens)
-    vectors = [ALL] if is_pooled(run) else [*names, PRIOR][: weights.shape[-1]]
+    vectors = [ALL] if pooled else [*names, PRIOR][: weights.shape[-1]]
     outputs = [*run.tokenizer.convert_ids_to_tokens(output), END]
     return (
-        token_strip(reports, prior_weight, pooled=is_pooled(run)),
+        token_strip(report.tokens, report.prior_weight, pooled=pooled),
         marked(*run.tokenizer.batch_decode([ids, output])),
-        token_table(reports),
+        token_table(report.tokens),
         heat_map(outputs, vectors, weights.cpu()),
     )
-
-
-def is_pooled(run: Run) -> bool:
-    return run.model.config.bottleneck == "vtp"
 
 
 def add_inspect(page: Page, tab: gr.Tab) -> None:
@@ -68,11 +65,11 @@ def add_inspect(page: Page, tab: gr.Tab) -> None:
 
 def editable(run: Run, text: str) -> list[tuple[str, int]]:
     """The vectors that can be edited: a name with its place and tokens, and its index."""
-    (ids,) = run.tokenize([text])
-    _, reports, _ = run.look(ids)
-    if is_pooled(run):
+    if run.model.encoder.bottleneck.pooled:
         return [("1 (all)", 0)]
-    return [(f"{number} {joined(tokens)}", place) for number, (place, tokens) in enumerate(vectors_of(reports), 1)]
+    (ids,) = run.tokenize([text])
+    vectors = group_by_vector(run.inspect_ids(ids).tokens)
+    return [(f"{number} {joined(tokens)}", place) for number, (place, tokens) in enumerate(vectors, 1)]
 
 
 def edit(run: Run, text: str, factors: Mapping[int, float]) -> str:
@@ -129,8 +126,8 @@ def max_length(run: Run) -> int:
 
 def delta_of(run: Run) -> float | None:
     """Δ of the prior; None for a model whose prior has none."""
-    nvib = getattr(run.model.encoder.bottleneck, "nvib", None)
-    return None if nvib is None else round(nvib.delta.item(), 4)
+    delta = run.model.encoder.bottleneck.delta
+    return None if delta is None else round(delta, 4)
 
 
 def delta_range(run: Run) -> dict[str, Any]:
@@ -239,7 +236,7 @@ def compare(runs: Mapping[str, Run], text: str) -> str:
     for name, run in runs.items():
         (report,) = run.inspect([text])
         (before,) = run.normalise([text])
-        kept = token_strip(report.tokens, report.prior_weight, pooled=is_pooled(run))
+        kept = token_strip(report.tokens, report.prior_weight, pooled=run.model.encoder.bottleneck.pooled)
         back = marked(before, report.reconstruction)
         title = f"{name} ({run.model.config.bottleneck.upper()})"
         made.append((title, f"<h4>kept</h4>{kept}<h4>reconstructed</h4>{back}"))

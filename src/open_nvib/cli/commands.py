@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
 from typing import Literal
@@ -11,9 +11,8 @@ from typing import Literal
 from open_nvib import text
 from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
-from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError, from_builtins
-from open_nvib.store.settings import DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
 
 
 def demo(settings: DemoConfig) -> None:
@@ -167,8 +166,8 @@ def evaluate(run: str, config: EvaluateConfig, *, data: str | None = None, devic
     """
     from open_nvib import evaluation
 
-    found = from_builtins(evaluation.evaluate(run, config, data=data, device=device), Evaluation)
-    print(summarise_evaluation(found, config.measure))
+    found = evaluation.evaluate(run, config, data=data, device=device)
+    print(summarise_evaluation(replace(found, **{part: None for part in PARTS if part not in config.measure})))
 
 
 def experiment_run(

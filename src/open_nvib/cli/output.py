@@ -1,6 +1,5 @@
 """Results as lines of text: what `nvib inspect` and `nvib evaluate` print."""
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from open_nvib.store.evaluations import Evaluation, Generation, Reconstruction
@@ -33,25 +32,23 @@ def token_table(report: "TextReport") -> str:
     return "\n".join(lines)
 
 
-def summarise_evaluation(found: Evaluation, measured: Collection[str]) -> str:
-    """A few lines on the parts that were measured."""
+def summarise_evaluation(found: Evaluation) -> str:
+    """A few lines on each part that was measured."""
     lines = []
-    if found.reconstruction and "reconstruction" in measured:
-        for partition, reconstruction in found.reconstruction.items():
-            lines += _reconstruction(reconstruction, f"{partition}, {found.settings.split}")
-    if found.generation and "generation" in measured:
+    for partition, reconstruction in (found.reconstruction or {}).items():
+        lines += _reconstruction(reconstruction, f"{partition}, {found.settings.split}")
+    if found.generation:
         lines += _generation(found.generation, by_copying=found.settings.scorer == "autoencoder")
-    if found.latent and "latent" in measured:
-        latent = found.latent
+    if latent := found.latent:
         lines.append(
             f"latent: L_D {number(latent.kl_dirichlet, '.2f')}, L_G {number(latent.kl_gaussian, '.1f')} nats a "
             f"sentence, {latent.active_units} of {latent.units} units active, NLL at most "
             f"{number(latent.importance_nll, '.1f')} nats a sentence"
         )
-    if found.interpolation and "interpolation" in measured:
-        path = " ".join(number(value, ".0f") for value in found.interpolation.perplexity)
-        smoothness = number(found.interpolation.smoothness, ".3f")
-        lines.append(f"interpolation of {found.interpolation.pairs} pairs: perplexity {path}, smoothness {smoothness}")
+    if paths := found.interpolation:
+        perplexity = " ".join(number(value, ".0f") for value in paths.perplexity)
+        smoothness = number(paths.smoothness, ".3f")
+        lines.append(f"interpolation of {paths.pairs} pairs: perplexity {perplexity}, smoothness {smoothness}")
     return "\n".join(lines)
 
 

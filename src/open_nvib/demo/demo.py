@@ -16,12 +16,12 @@ from open_nvib.experiments.yaml_file import read_mapping, settings_of
 from open_nvib.report.files import check_is_ours
 from open_nvib.report.report import write_run_report
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError, from_builtins
+from open_nvib.store.files import InputError
 from open_nvib.store.settings import DemoConfig, TrainConfig, packaged_config, paper_partitions
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.training.train import train
-from open_nvib.text.using.inspection import readable
-from open_nvib.text.using.run import Run, TokenReport, load_run
+from open_nvib.text.using.inspection import TokenReport, readable_token
+from open_nvib.text.using.run import Run, load_run
 
 CONFIG = "configs/small/nvae.yaml"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
@@ -71,11 +71,11 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
         steps, batch_size = settings.optimiser.steps, settings.optimiser.batch_size
         out.title(f"2. Training a small NVAE: {steps:,} steps of {batch_size}")
         texts = list(prepared.split(settings.partition, "validation")["text"])
-        train(settings, path, callbacks=[Glimpse(texts[0], prepared.tokenizer, out)])
+        train(settings, path, callbacks=[Glimpse(texts[0], settings, prepared.tokenizer, out)])
     except InputError as error:
         raise InputError(f"{error} {OTHER_OPTIONS}") from error
     out.title("3. Measuring it on text it has not seen")
-    found = from_builtins(evaluate(path, _evaluation(config, prepared, settings), say=out.say), Evaluation)
+    found = evaluate(path, _evaluation(config, prepared, settings), say=out.say)
     written = write_run_report(path, directory)
     run = load_run(path)
     shown = sorted(texts[:200], key=lambda text: abs(len(text) - 60))[:SENTENCES_SHOWN]
@@ -91,8 +91,8 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
 class Glimpse(TrainerCallback):
     """Prints the reconstruction of one sentence at every evaluation."""
 
-    def __init__(self, text: str, tokenizer: Any, out: Terminal) -> None:
-        self.text, self.tokenizer, self.out = text, tokenizer, out
+    def __init__(self, text: str, settings: TrainConfig, tokenizer: Any, out: Terminal) -> None:
+        self.text, self.settings, self.tokenizer, self.out = text, settings, tokenizer, out
         self.seen = -1
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -100,7 +100,7 @@ class Glimpse(TrainerCallback):
             return
         self.seen = state.global_step
         training = model.training
-        run = Run(Path(), model.eval(), self.tokenizer, torch.zeros(1, dtype=torch.long))
+        run = Run(Path(), self.settings, model.eval(), self.tokenizer, torch.zeros(1, dtype=torch.long))
         (report,) = run.inspect([self.text])
         model.train(training)
         self.out.say(f"      {report.text}\n    → {report.reconstruction}   ({_kept(report.tokens)})")
@@ -218,12 +218,12 @@ def mark_tokens(out: Terminal, tokens: Sequence[TokenReport]) -> str:
     bars = any(token.shared for token in tokens)
     words: list[list[TokenReport]] = []
     for token in tokens:
-        if readable(token.token)[1] or not words:
+        if readable_token(token.token)[1] or not words:
             words.append([])
         words[-1].append(token)
 
     def text(token: TokenReport) -> str:
-        return f"{'|' if bars and token.kept else ''}{readable(token.token)[0]}"
+        return f"{'|' if bars and token.kept else ''}{readable_token(token.token)[0]}"
 
     def marked(word: list[TokenReport]) -> str:
         if not any(piece.present for piece in word):
