@@ -13,7 +13,7 @@ from open_nvib.app.html import (
     token_strip,
     token_table,
 )
-from open_nvib.text.using.run import TokenReport
+from open_nvib.text.using.inspection import TokenReport
 
 EVIL = '<script>alert("x")</script>'
 

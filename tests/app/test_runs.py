@@ -1,11 +1,14 @@
-import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from open_nvib.app.runs import EXAMPLES, _names, example_texts, open_runs
+from open_nvib.store.evaluations import Evaluation, Example, Reconstruction
 from open_nvib.store.files import InputError
-from open_nvib.text.using.run import Run
+from open_nvib.store.runs import change_metrics
+from open_nvib.store.settings import EvaluateConfig, Recipe
+from open_nvib.text.data import load_prepared
 
 
 def test_names_are_as_long_as_they_must_be():
@@ -21,22 +24,32 @@ def test_a_run_that_is_given_twice_is_opened_once(trained):
 
 
 def test_no_run_is_an_error():
-    with pytest.raises(InputError, match="no run given"):
+    with pytest.raises(InputError, match="run"):
         open_runs([])
 
 
-def test_texts_to_try_come_from_the_evaluation_where_there_is_one(trained, tmp_path):
-    examples = [{"text": text, "reconstruction": ""} for text in ("one text", "another text", "x" * 200)]
-    record = {"evaluations": {"validation-causal": {"reconstruction": {"short": {"examples": examples}}}}}
-    (tmp_path / "metrics.json").write_text(json.dumps(record))
-    run = Run(tmp_path, trained.model, trained.tokenizer, trained.histogram)
-    assert example_texts(run) == ["one text", "another text"]
+@pytest.fixture
+def copy(trained, tmp_path):
+    """The same run in a directory of its own."""
+    return replace(trained, path=tmp_path)
+
+
+def test_texts_to_try_come_from_the_evaluation_where_there_is_one(copy):
+    examples = tuple(Example(text, "") for text in ("one text", "another text", "x" * 200))
+    reconstruction = {"short": Reconstruction(sentences=3, examples=examples)}
+    found = Evaluation(EvaluateConfig(), copy.config, Recipe({}, {}), reconstruction=reconstruction)
+    change_metrics(copy.path, lambda metrics: replace(metrics, evaluations={found.name: found}))
+    assert example_texts(copy) == ["one text", "another text"]
 
 
 @pytest.mark.parametrize("damaged", ["", "[]", '{"evaluations": 3}', '{"evaluations": {}}'])
-def test_without_one_they_come_from_the_prior(trained, tmp_path, damaged):
-    (tmp_path / "metrics.json").write_text(damaged)
-    run = Run(tmp_path, trained.model, trained.tokenizer, trained.histogram)
-    texts = example_texts(run)
+def test_without_one_they_are_sentences_of_the_data(copy, damaged):
+    (copy.path / "metrics.json").write_text(damaged)
+    texts = example_texts(copy)
     assert 2 <= len(texts) <= 4
-    assert set(texts).isdisjoint(EXAMPLES)
+    assert set(texts) <= set(load_prepared(copy.config.data).split("short", "validation")["text"])
+
+
+def test_without_data_they_are_plain_english(copy):
+    moved = replace(copy, config=replace(copy.config, data=str(copy.path / "moved")))
+    assert example_texts(moved) == list(EXAMPLES)

@@ -1,7 +1,6 @@
 """The Space starts, as its own process, with nothing but its files and a run."""
 
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -9,14 +8,13 @@ from pathlib import Path
 
 import httpx
 import pytest
+from app.conftest import free_port
 
 SPACE = Path(__file__).parents[2] / "spaces" / "app.py"
 
 
 def test_the_space_serves_the_page(trained):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     settings = {"RUNS": str(trained.path), "GRADIO_SERVER_NAME": "127.0.0.1", "GRADIO_SERVER_PORT": str(port)}
     process = subprocess.Popen(
         [sys.executable, str(SPACE)], env=os.environ | settings, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -42,5 +40,5 @@ def test_the_space_serves_the_page(trained):
 def test_a_space_without_a_run_says_so_in_a_line(tmp_path):
     done = subprocess.run([sys.executable, str(SPACE)], cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
-    assert "there is no run" in done.stderr
+    assert "RUNS" in done.stderr
     assert "Traceback" not in done.stderr

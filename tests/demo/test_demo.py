@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 from small_text import make_sentences
 
-from open_nvib.demo import DemoConfig, demo
-from open_nvib.demo.summary import numbers, sentence
-from open_nvib.demo.terminal import Terminal
+from open_nvib.demo import DemoConfig, Terminal, demo
+from open_nvib.demo.demo import explain_numbers, mark_tokens
+from open_nvib.store.evaluations import Evaluation, Generation, LatentDiagnosis, Reconstruction
 from open_nvib.store.files import InputError
-from open_nvib.text.using.run import TokenReport
+from open_nvib.store.settings import EvaluateConfig, Recipe, TrainConfig
+from open_nvib.text.using.inspection import TokenReport
 
 
 def token(text, kept):
@@ -51,14 +52,14 @@ def test_a_text_with_less_than_a_batch_is_enough(tmp_path, monkeypatch):
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.txt: no such file"):
+    with pytest.raises(InputError, match=r"nowhere\.txt"):
         demo(DemoConfig(data=str(tmp_path / "nowhere.txt")), Terminal.of(io.StringIO()))
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"samples": 1}, {"seed": -1}])
-def test_numbers_have_bounds(wrong):
-    with pytest.raises(InputError, match="wanted at least"):
-        DemoConfig(**wrong)
+@pytest.mark.parametrize(("name", "wrong"), [("steps", 0), ("samples", 1), ("scorer_steps", 0), ("seed", -1)])
+def test_numbers_have_bounds(name, wrong):
+    with pytest.raises(InputError, match=f"{name} is {wrong}"):
+        DemoConfig(**{name: wrong})
 
 
 def test_each_text_has_a_place_of_its_own():
@@ -70,29 +71,38 @@ def test_each_text_has_a_place_of_its_own():
 def test_dropped_words_and_pieces_are_struck():
     tokens = [token("the", True), token("mus", False), token("##eum", False), token("open", True), token("##ed", False)]
     plain, styled = Terminal(io.StringIO(), style=False), Terminal(io.StringIO(), style=True)
-    assert sentence(plain, tokens) == "the -museum- open-ed-"
-    assert "\x1b[2;9mmuseum\x1b[0m" in sentence(styled, tokens)
+    assert mark_tokens(plain, tokens) == "the -museum- open-ed-"
+    assert "\x1b[2;9mmuseum\x1b[0m" in mark_tokens(styled, tokens)
 
 
 def test_vectors_that_are_shared_begin_with_a_bar():
     tokens = [token("the", True), token("mus", False), token("##eum", True), token("open", False), token("##ed", True)]
     tokens = [replace(one, shared=not one.kept) for one in tokens]
-    assert sentence(Terminal(io.StringIO(), style=False), tokens) == "|the mus|eum open|ed"
+    assert mark_tokens(Terminal(io.StringIO(), style=False), tokens) == "|the mus|eum open|ed"
+
+
+def evaluation(**parts) -> Evaluation:
+    return Evaluation(EvaluateConfig(), TrainConfig(), Recipe(source={}, config={}), **parts)
 
 
 def test_numbers_are_told_as_they_are():
-    record = {
-        "reconstruction": {
-            "short": {"bleu": 91.25, "exact": 0.7, "kept": 0.52},
-            "long": {"bleu": 40.0, "exact": 0.0, "kept": 0.4},
+    found = evaluation(
+        reconstruction={
+            "short": Reconstruction(9, bleu=91.25, exact=0.7, kept=0.52),
+            "long": Reconstruction(9, bleu=40.0, exact=0.0, kept=0.4),
         },
-        "latent": {"kl_gaussian": 812.4},
-    }
-    told = numbers(record)
+        latent=LatentDiagnosis(kl_gaussian=812.4),
+    )
+    told = explain_numbers(found)
     assert told[0].startswith("BLEU 91.2, 70% word for word (short):")
     assert "lengths it never saw" in told[2]
     assert not any("PPL" in line for line in told)
     assert told[-1].startswith("812 nats")
+
+
+def test_a_perplexity_that_is_not_finite_is_a_dash():
+    told = explain_numbers(evaluation(generation=Generation(samples=2, forward_perplexity=30.2)))
+    assert [line.partition(":")[0] for line in told] == ["F-PPL 30 (real text -)", "R-PPL - (real text -)"]
 
 
 def test_a_report_of_ones_own_is_found_before_the_work(small, tmp_path):

@@ -1,7 +1,7 @@
 """Numbers in README and docs are those of the cells in docs/results.
 
-A table names its cells in a comment before it, `<!-- cells: FOLDER EVALUATION ROW … -->`, a row of the experiment for each
-row of the table, `real` for real text and `-` for a row without numbers of cells. Sentences are listed here.
+A table names its cells in a comment before it, `<!-- cells: FOLDER EVALUATION ROW … -->`: a row of the experiment for
+each row of the table, `real` for real text, `-` for a row without numbers of cells. Sentences are listed here.
 """
 
 import re

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -290,7 +291,7 @@ def test_a_schedule_is_applied_once_a_step(data, tmp_path):
     seen: dict[str, list[tuple[int, float]]] = {"set": [], "evaluated": []}
 
     class Watch(TrainerCallback):
-        def on_train_begin(self, args, state, control, model=None, **kwargs):
+        def on_train_begin(self, args, state, control, model: Any = None, **kwargs):
             bottleneck = model.encoder.bottleneck
             change = bottleneck.set_schedule
 
@@ -300,7 +301,7 @@ def test_a_schedule_is_applied_once_a_step(data, tmp_path):
 
             bottleneck.set_schedule = watched
 
-        def on_evaluate(self, args, state, control, model=None, **kwargs):
+        def on_evaluate(self, args, state, control, model: Any = None, **kwargs):
             seen["evaluated"].append((state.global_step, model.encoder.bottleneck.delta))
 
     train(config, tmp_path / "run", callbacks=[Watch()])

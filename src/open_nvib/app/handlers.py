@@ -1,4 +1,4 @@
-"""What the tabs have in common: bounds on what they take, and mistakes as messages on the page."""
+"""What the tabs share: bounds on what they take, and mistakes as messages on the page."""
 
 import functools
 import logging
@@ -13,10 +13,10 @@ from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
 
 MAX_LETTERS = 2_000
-"""Of a text; how many tokens it may have is the model's to say."""
+"""Of a text; the model sets the limit in tokens."""
 
-Given = ParamSpec("Given")
-Made = TypeVar("Made")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -33,27 +33,18 @@ class Page:
             raise InputError(f"there is no run {str(name)[:80]!r} on this page. Choose one from the list.")
         return self.runs[name]
 
-
-def as_message(handler: Callable[Given, Made]) -> Callable[Given, Made]:
-    """What the user got wrong is said on the page; anything else goes to the log, and the page says that it did."""
-
-    @functools.wraps(handler)
-    def handle(*given: Given.args, **named: Given.kwargs) -> Made:
-        try:
-            return handler(*given, **named)
-        except InputError as error:
-            raise message(str(error)) from None
-        except gr.Error:
-            raise
-        except Exception:
-            logging.getLogger(__name__).exception("a request failed")
-            raise message("Something went wrong here, not with what you typed. The log of the server has it.") from None
-
-    return handle
-
-
-def message(text: str) -> gr.Error:
-    return gr.Error(escape(text), duration=20, title="Not like this", print_exception=False)
+    def sentence(self, tab: str, button: str) -> gr.Textbox:
+        """A box for a sentence, with its button and examples."""
+        text = gr.Textbox(
+            value=self.examples[0],
+            label="Sentence",
+            info="Enter sends it.",
+            max_length=MAX_LETTERS,
+            submit_btn=button,
+            elem_id=f"{tab}-text",
+        )
+        gr.Examples(self.examples, text, label="Or one of these")
+        return text
 
 
 def on(triggers: list[Any], handler: Callable[..., Any], inputs: list[Any], outputs: list[Any]) -> None:
@@ -71,25 +62,42 @@ def on(triggers: list[Any], handler: Callable[..., Any], inputs: list[Any], outp
     )
 
 
+def as_message(handler: Callable[P, T]) -> Callable[P, T]:
+    """Show a mistake of the user on the page; log any other error, and show that there was one."""
+
+    @functools.wraps(handler)
+    def handle(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return handler(*args, **kwargs)
+        except InputError as error:
+            title, text = "Invalid input", str(error)
+        except Exception:
+            logging.getLogger(__name__).exception("a request failed")
+            title, text = "Internal error", "This is not a mistake in what you typed. The log of the server has it."
+        raise gr.Error(escape(text), duration=20, title=title, print_exception=False)
+
+    return handle
+
+
 def shown(name: str) -> gr.HTML:
     """A place for HTML of ours, in the style of page.css alone."""
     return gr.HTML(elem_id=name, apply_default_css=False)
 
 
 def checked_text(text: Any, what: str = "the sentence") -> str:
-    """The text without space around it; empty and very long ones are mistakes."""
+    """The text without space around it; an empty or very long one is an InputError."""
     text = text.strip() if isinstance(text, str) else ""
     if not text:
         raise InputError(f"{what} is empty. Type at least a word.")
     if any("\ud800" <= letter <= "\udfff" for letter in text):
         raise InputError(f"{what} has half of a character. Type it anew.")
     if len(text) > MAX_LETTERS:
-        raise InputError(f"{what} has {len(text):,} letters, this page takes {MAX_LETTERS:,}. Shorten it.")
+        raise InputError(f"{what} has {len(text):,} letters, expected at most {MAX_LETTERS:,}. Shorten it.")
     return text
 
 
 def checked_number(value: Any, what: str, low: float, high: float, *, whole: bool = True) -> Any:
-    """A number within bounds: what a slider shows is not all that a request can hold."""
+    """A number within bounds: a request can hold others than a slider shows."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise InputError(f"{what} is {value}, wanted a number from {low} to {high}.")
+        raise InputError(f"{what} is {value}, expected a number from {low} to {high}.")
     return int(value) if whole else float(value)

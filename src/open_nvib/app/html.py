@@ -7,10 +7,8 @@ from html import escape
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib.text.using.inspection import differences, readable
-from open_nvib.text.using.run import TokenReport
+from open_nvib.text.using.inspection import TokenReport, readable_token, text_differences
 
-PRIOR = "(prior)"
 MAX_MAP = 64
 """Rows and columns of a map of attention: more than that nobody can read, and a browser is slow to draw."""
 
@@ -26,7 +24,7 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     heaviest = max((token.weight for token in tokens), default=0.0) or 1.0
     pieces = []
     for token in tokens:
-        text, begins = readable(token.token)
+        text, begins = readable_token(token.token)
         space = " " if begins and pieces else ""
         if token.kept:
             ground = f'style="--shade:{round(8 + 62 * token.weight / heaviest)}%" title="{_facts(token)}"'
@@ -47,23 +45,25 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
 
 def joined(tokens: Sequence[TokenReport]) -> str:
     """Tokens as text, pieces of a word together."""
-    read = [readable(token.token) for token in tokens]
+    read = [readable_token(token.token) for token in tokens]
     return "".join(f" {text}" if begins and place else text for place, (text, begins) in enumerate(read))
 
 
 def marked(before: str, after: str) -> str:
     """The second text, with what the first does not have marked and what it lost struck through."""
+    note = "the same, word for word" if before.split() == after.split() else "struck: lost; underlined: new"
+    return f'<div class="nv-text">{_differences(before, after)}</div><p class="nv-note">{note}</p>'
+
+
+def _differences(before: str, after: str, *, lost: bool = True) -> str:
     pieces = []
-    for piece in differences(before, after):
-        if piece.same:
-            pieces.append(escape(piece.after))
-            continue
-        if piece.before:
+    for piece in text_differences(before, after):
+        if piece.before and lost and not piece.same:
             pieces.append(f'<del class="nv-lost">{escape(piece.before)}</del>')
         if piece.after:
-            pieces.append(f'<ins class="nv-new">{escape(piece.after)}</ins>')
-    note = "the same, word for word" if before.split() == after.split() else "struck: lost; underlined: new"
-    return f'<div class="nv-text">{" ".join(pieces)}</div><p class="nv-note">{note}</p>'
+            new = escape(piece.after)
+            pieces.append(new if piece.same else f'<ins class="nv-new">{new}</ins>')
+    return " ".join(pieces)
 
 
 def token_table(tokens: Sequence[TokenReport]) -> str:
@@ -108,13 +108,12 @@ def text_list(texts: Sequence[str]) -> str:
 
 def path_table(weights: Sequence[float], texts: Sequence[str]) -> str:
     """The points of a path: how far along each is, and its text with what is new against the one before."""
-    rows, before = [], None
-    for weight, text in zip(weights, texts, strict=True):
-        told = escape(text) if before is None else _only_new(before, text)
-        rows.append(f'<tr><th scope="row">{weight:.0%}</th><td>{told}</td></tr>')
-        before = text
+    rows = "".join(
+        f'<tr><th scope="row">{weight:.0%}</th><td>{_differences(before, text, lost=False)}</td></tr>'
+        for weight, before, text in zip(weights, [texts[0], *texts], texts, strict=False)
+    )
     head = '<th scope="col">along</th><th scope="col">text; underlined: new since the row above</th>'
-    return f'<table class="nv-table nv-path"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+    return f'<table class="nv-table nv-path"><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>'
 
 
 def cards(pieces: Sequence[tuple[str, str]]) -> str:
@@ -126,13 +125,6 @@ def cards(pieces: Sequence[tuple[str, str]]) -> str:
 def framed(page: str, title: str) -> str:
     """A whole page within the page, where it can run nothing."""
     return f'<iframe class="nv-frame" sandbox title="{escape(title)}" srcdoc="{escape(page)}"></iframe>'
-
-
-def _only_new(before: str, after: str) -> str:
-    pieces = [piece for piece in differences(before, after) if piece.after]
-    return " ".join(
-        escape(piece.after) if piece.same else f'<ins class="nv-new">{escape(piece.after)}</ins>' for piece in pieces
-    )
 
 
 def _facts(token: TokenReport) -> str:

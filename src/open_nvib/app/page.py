@@ -1,35 +1,120 @@
-"""The page: a list of runs and six tabs."""
+"""The page and its server: on this machine alone unless told otherwise, and without asking anything of another."""
+
+import errno
+import os
+import socket
+from importlib.resources import files
+from typing import Any
 
 import gradio as gr
+from gradio import themes
+from starlette.middleware import Middleware
+from starlette.responses import PlainTextResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from open_nvib.app.handlers import Page
 from open_nvib.app.runs import example_texts
-from open_nvib.app.tabs import compare, edit, generate, inspect, interpolate, report
+from open_nvib.app.tabs import TABS
+from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
 
-TITLE = "open_nvib: look into the latent"
-QUEUE = 64
-"""Requests that may wait; who comes when it is full is told to come again."""
+MAX_QUEUE = 64
+"""Requests that may wait; a request to a full queue is refused."""
+MAX_BODY_BYTES = 256 * 1024
+"""Size of a request. The page sends texts of a few kilobytes."""
+FONTS = {
+    "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"],
+    "font_mono": ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
+}
 
 
 def make_app(runs: dict[str, Run]) -> gr.Blocks:
     """A page for these runs, by name. `serve` puts it on the network."""
     names = list(runs)
-    with gr.Blocks(title=TITLE, analytics_enabled=False) as blocks:
-        gr.Markdown("# open_nvib\nA text autoencoder whose latent is a set of vectors. Look at what it keeps.")
+    with gr.Blocks(title="open_nvib: look into the latent", analytics_enabled=False) as blocks:
+        gr.Markdown("# open_nvib\nA text autoencoder whose latent is a set of weighted vectors. Look at what it keeps.")
         run = gr.Dropdown(names, value=names[0], label="Run", visible=len(names) > 1, elem_id="run")
         page = Page(blocks, runs, run, example_texts(runs[names[0]]))
         with gr.Tabs():
-            for name, tab in (
-                ("Inspect", inspect),
-                ("Edit", edit),
-                ("Generate", generate),
-                ("Interpolate", interpolate),
-                ("Compare", compare),
-            ):
-                with gr.Tab(name):
-                    tab.add(page)
-            with gr.Tab("Report") as last:
-                report.add(page, last)
-    blocks.queue(max_size=QUEUE, api_open=False)
+            for name, add_content in TABS.items():
+                with gr.Tab(name) as tab:
+                    add_content(page, tab)
+    blocks.queue(max_size=MAX_QUEUE, api_open=False)
     return blocks
+
+
+def serve(
+    blocks: gr.Blocks, *, host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False, wait: bool = True
+) -> str:
+    """Serve the page until interrupted, or in the background with `wait` False. Returns its address."""
+    _check_free(host, port)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    _, address, _ = blocks.launch(server_name=host, server_port=port, inbrowser=open_browser, **launch_settings())
+    if wait:
+        print(f"The page is at {address} (Ctrl+C stops it)", flush=True)
+        blocks.block_thread()
+    return address
+
+
+def launch_settings() -> dict[str, Any]:
+    """Arguments of `launch`, wherever the page is served: nothing from elsewhere, no uploads, no history."""
+    theme = themes.Default(primary_hue="sky", **FONTS).set(  # pyright: ignore[reportArgumentType]
+        block_info_text_color="*neutral_600",  # small print dark enough to read
+        block_info_text_color_dark="*neutral_300",
+        block_label_text_color="*neutral_700",
+        body_text_color_subdued="*neutral_600",
+        body_text_color_subdued_dark="*neutral_300",
+    )
+    return {
+        "theme": theme,
+        "css": (files("open_nvib.app") / "page.css").read_text(encoding="utf-8"),
+        "app_kwargs": {"middleware": [Middleware(Limits)], "docs_url": None, "redoc_url": None, "openapi_url": None},
+        "share": False,
+        "ssr_mode": False,
+        "mcp_server": False,
+        "run_history": False,
+        "enable_monitoring": False,
+        "footer_links": [],
+        "max_file_size": "1b",
+        "prevent_thread_lock": True,
+        "quiet": True,
+    }
+
+
+class Limits:
+    """Refuses uploads, for which the page has no use, and requests that are too large."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        if scope["path"].rstrip("/").endswith("/upload"):
+            return await PlainTextResponse("This page takes no files.", 403)(scope, receive, send)
+        length = dict(scope["headers"]).get(b"content-length", b"0")
+        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
+            return await PlainTextResponse("This request is too large.", 413)(scope, receive, send)
+        read = 0
+
+        async def counted() -> Message:
+            nonlocal read
+            message: Any = await receive()
+            read += len(message.get("body", b""))
+            return {"type": "http.disconnect"} if read > MAX_BODY_BYTES else message
+
+        return await self.app(scope, counted, send)
+
+
+def _check_free(host: str, port: int) -> None:
+    if not 1 <= port <= 65535:
+        raise InputError(f"port is {port}, expected 1 to 65535.")
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind(where)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise InputError(f"port {port} of {host} is in use. Give another: --port {port + 1}.") from error
+        raise InputError(f"host {host}, port {port}: cannot be served from here ({error}).") from error

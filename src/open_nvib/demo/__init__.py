@@ -1,5 +1,6 @@
 """`nvib demo`: from nothing to a trained NVAE and what it can do, in minutes."""
 
-from open_nvib.demo.demo import DemoConfig, demo
+from open_nvib.demo.demo import Terminal, demo
+from open_nvib.store.settings import DemoConfig
 
-__all__ = ["DemoConfig", "demo"]
+__all__ = ["DemoConfig", "Terminal", "demo"]

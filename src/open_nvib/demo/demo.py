@@ -1,6 +1,8 @@
-"""`demo`: prepare, train, evaluate, and show. Run again, it goes on from what is there."""
+"""`demo`: prepare, train, evaluate, and show. Run again, it continues from what is there."""
 
+import os
 import shlex
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,91 +11,74 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from open_nvib.demo.summary import show_numbers, show_path, show_reconstructions, show_samples
-from open_nvib.demo.terminal import Terminal
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.experiments.yaml_file import read_mapping, settings_of
 from open_nvib.report import check_output, write_run_report
-from open_nvib.store.files import InputError, as_builtins
-from open_nvib.store.settings import Layout, TrainConfig, packaged_config, paper_partitions
+from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import DemoConfig, TrainConfig, packaged_config, paper_partitions
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.training.train import train
+from open_nvib.text.using.inspection import TokenReport, readable_token
 from open_nvib.text.using.run import Run, load_run
 
 CONFIG = "configs/small/nvae.yaml"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
 """Tokens of the sentences that are used of a text of one's own."""
-SHOWN = 4
-OTHERS = (
+SENTENCES_SHOWN = 4
+GLIMPSES = 6
+"""How often a sentence is reconstructed while the model trains."""
+OTHER_OPTIONS = (
     "(The demo itself has --data, --layout, --steps and --output; other options are of nvib prepare and nvib train.)"
 )
-LOOKS = 6
-"""How often a sentence is reconstructed while it trains."""
+UNSEEN = ", lengths it never saw): a plain Transformer, too, does much worse on these"
 
 
 @dataclass(frozen=True)
-class DemoConfig:
-    """What the demo is told.
+class Terminal:
+    """Where the demo prints. Without `style`, struck text stands between dashes."""
 
-    Args:
-        data: a text file or folder of your own, or enwik8, real Wikipedia, which pip can fetch.
-        layout: of a text of your own: `running` text, or `sentences`, one on each line.
-        output: where everything is written; `demo`, or `demo-NAME` for a text of your own, if not given.
-        steps: training steps; as the small configuration has them if not given.
-        samples: texts to generate for the perplexities.
-        scorer_steps: training steps of the language models that score them.
-        seed: of the training.
-    """
+    stream: Any
+    style: bool
 
-    data: str = "enwik8"
-    layout: Layout = "running"
-    output: str | None = None
-    steps: int | None = None
-    samples: int = 5_000
-    scorer_steps: int = 600
-    seed: int = 0
+    @staticmethod
+    def of(stream: Any = None) -> "Terminal":
+        """A terminal on the stream, standard output if not given; with style if it can show it."""
+        stream = sys.stdout if stream is None else stream
+        return Terminal(stream, stream.isatty() and os.environ.get("TERM") != "dumb")
 
-    def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("samples", 2), ("scorer_steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"demo: {name} is {value}, wanted at least {least}.")
+    def say(self, text: str) -> None:
+        print(text, file=self.stream, flush=True)
 
-    @property
-    def directory(self) -> Path:
-        if self.output is not None:
-            return Path(self.output).expanduser()
-        return Path("demo" if self.data == "enwik8" else f"demo-{Path(self.data).stem or 'text'}")
+    def title(self, text: str) -> None:
+        self.say(f"\n\x1b[1m{text}\x1b[0m" if self.style else f"\n{text}")
+
+    def struck(self, text: str) -> str:
+        return f"\x1b[2;9m{text}\x1b[0m" if self.style else f"-{text}-"
 
 
 def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
-    """Run it. Returns the run directory."""
+    """Run the demo. Returns the run directory."""
     config, out = config or DemoConfig(), out or Terminal.of()
     directory, path = config.directory, config.directory / "run"
     check_output(directory)  # a report of the user's own is found before the work, not after it
-    out.title(f"1. The text: {config.data}")
     try:
+        out.title(f"1. The text: {config.data}")
         prepared = prepare(_preparation(config))
+        out.say(prepared.summary())
+        settings = _training(config, prepared)
+        steps, batch_size = settings.optimiser.steps, settings.optimiser.batch_size
+        out.title(f"2. Training a small NVAE: {steps:,} steps of {batch_size}")
+        texts = list(prepared.split(settings.partition, "validation")["text"])
+        train(settings, path, callbacks=[Glimpse(texts[0], settings, prepared.tokenizer, out)])
     except InputError as error:
-        raise InputError(f"{error} {OTHERS}") from error
-    out.say(prepared.summary())
-    settings = _training(config, prepared)
-    partition = settings.partition
-    out.title(f"2. Training a small NVAE: {settings.optimiser.steps:,} steps of {settings.optimiser.batch_size}")
-    texts = list(prepared.split(partition, "validation")["text"])
-    try:
-        train(settings, path, callbacks=[Glimpse(texts[0], prepared.tokenizer, out)])
-    except InputError as error:
-        raise InputError(f"{error} {OTHERS}") from error
+        raise InputError(f"{error} {OTHER_OPTIONS}") from error
     out.title("3. Measuring it on text it has not seen")
-    record = as_builtins(evaluate(path, _evaluation(config, prepared, settings), say=out.say))
+    found = evaluate(path, _evaluation(config, prepared, settings), say=out.say)
     written = write_run_report(path, directory)
     run = load_run(path)
-    shown = sorted(texts[:200], key=lambda text: abs(len(text) - 60))[:SHOWN]
-    show_reconstructions(out, run, shown)
-    show_samples(out, run)
-    show_path(out, run, shown[0], shown[-1])
-    show_numbers(out, record)
+    shown = sorted(texts[:200], key=lambda text: abs(len(text) - 60))[:SENTENCES_SHOWN]
+    _show(out, run, shown, found)
     out.title("Where to go on")
     out.say(f"  {written.page}: all of it as a page")
     quoted = shlex.quote(str(path))
@@ -103,10 +88,10 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
 
 
 class Glimpse(TrainerCallback):
-    """Shows how one sentence comes back, at every evaluation."""
+    """Prints the reconstruction of one sentence at every evaluation."""
 
-    def __init__(self, text: str, tokenizer: Any, out: Terminal) -> None:
-        self.text, self.tokenizer, self.out = text, tokenizer, out
+    def __init__(self, text: str, settings: TrainConfig, tokenizer: Any, out: Terminal) -> None:
+        self.text, self.settings, self.tokenizer, self.out = text, settings, tokenizer, out
         self.seen = -1
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
@@ -114,11 +99,10 @@ class Glimpse(TrainerCallback):
             return
         self.seen = state.global_step
         training = model.training
-        run = Run(Path(), model.eval(), self.tokenizer, torch.zeros(1, dtype=torch.long))
+        run = Run(Path(), self.settings, model.eval(), self.tokenizer, torch.zeros(1, dtype=torch.long))
         (report,) = run.inspect([self.text])
         model.train(training)
-        kept = sum(token.kept for token in report.tokens)
-        self.out.say(f"      {report.text}\n    → {report.reconstruction}   ({kept} of {len(report.tokens)} vectors)")
+        self.out.say(f"      {report.text}\n    → {report.reconstruction}   ({_kept(report.tokens)})")
 
 
 def _preparation(config: DemoConfig) -> PrepareConfig:
@@ -148,16 +132,101 @@ def _training(config: DemoConfig, prepared: Prepared) -> TrainConfig:
         partition=partition,
         seed=config.seed,
         optimiser=replace(optimiser, steps=steps),
-        watch=replace(settings.watch, evaluate_every=max(1, steps // LOOKS)),
+        watch=replace(settings.watch, evaluate_every=max(1, steps // GLIMPSES)),
     )
 
 
 def _evaluation(config: DemoConfig, prepared: Prepared, settings: TrainConfig) -> EvaluateConfig:
-    others = [name for name in prepared.partitions if name != settings.partition]
     return EvaluateConfig(
         samples=config.samples,
         scorer_steps=config.scorer_steps,
         sentences=1000,
-        generalise=others,
+        generalise=[name for name in prepared.partitions if name != settings.partition],
         interpolations=20,
     )
+
+
+def _show(out: Terminal, run: Run, texts: Sequence[str], found: Evaluation) -> None:
+    """Print reconstructions, samples, an interpolation, and the numbers."""
+    reports = run.inspect(texts)
+    shared = any(token.shared for report in reports for token in report.tokens)
+    out.title(f"Reconstructions: {'each bar begins a vector' if shared else 'what has no vector is struck through'}")
+    for report in reports:
+        out.say(f"  {mark_tokens(out, report.tokens)}   ({_kept(report.tokens)})")
+        out.say(f"  → {report.reconstruction}")
+    out.title("Samples: texts that nobody wrote, decoded from latents drawn from the prior")
+    for text in run.sample(6):
+        out.say(f"  {text}")
+    out.title("An interpolation: mixtures of two latents")
+    for text in run.interpolate(texts[0], texts[-1], steps=5):
+        out.say(f"  {text}")
+    out.title("The numbers, and what a plain Transformer is by them")
+    for line in explain_numbers(found):
+        out.say(f"  {line}")
+
+
+def explain_numbers(found: Evaluation) -> list[str]:
+    """Each number beside that of a plain Transformer, which keeps everything and has no prior."""
+    lines = []
+    for index, (partition, part) in enumerate((found.reconstruction or {}).items()):
+        lines.append(
+            f"BLEU {_number(part.bleu, '.1f')}, {_number(part.exact, '.0%')} word for word ({partition}"
+            + (UNSEEN if index else "): a plain Transformer comes close to 100, as it passes on everything")
+        )
+        lines.append(
+            f"{_number(part.kept, '.0%')} of the vectors kept ({partition}): a plain Transformer keeps 100%, always"
+        )
+    if part := found.generation:
+        forward, reverse, real_forward, real_reverse = (
+            _number(value, ".0f")
+            for value in (
+                part.forward_perplexity,
+                part.reverse_perplexity,
+                part.real_forward_perplexity,
+                part.real_reverse_perplexity,
+            )
+        )
+        lines.append(
+            f"F-PPL {forward} (real text {real_forward}): how surprising its samples are to a language model of real "
+            f"text; a plain Transformer has no samples"
+        )
+        lines.append(
+            f"R-PPL {reverse} (real text {real_reverse}): how surprising real text is to a language model of its "
+            f"samples"
+        )
+    if part := found.latent:
+        nats = _number(part.kl_gaussian, ".0f")
+        lines.append(f"{nats} nats in the vectors of a sentence: a plain Transformer's have no bound")
+    return lines
+
+
+def _number(value: float | None, form: str) -> str:
+    """A number; a dash where it is not finite, as the perplexity of a model that hardly learned can be."""
+    return "-" if value is None else f"{value:{form}}"
+
+
+def _kept(tokens: Sequence[TokenReport]) -> str:
+    return f"{sum(token.kept for token in tokens)} of {len(tokens)} vectors"
+
+
+def mark_tokens(out: Terminal, tokens: Sequence[TokenReport]) -> str:
+    """The tokens as words again; a word is struck where all of it was dropped, else the pieces that were.
+
+    Where tokens share vectors, a bar stands before the first of each.
+    """
+    bars = any(token.shared for token in tokens)
+    words: list[list[TokenReport]] = []
+    for token in tokens:
+        if readable_token(token.token)[1] or not words:
+            words.append([])
+        words[-1].append(token)
+
+    def text(token: TokenReport) -> str:
+        return f"{'|' if bars and token.kept else ''}{readable_token(token.token)[0]}"
+
+    def marked(word: list[TokenReport]) -> str:
+        if not any(piece.present for piece in word):
+            return out.struck("".join(map(text, word)))
+        return "".join(text(piece) if piece.present else out.struck(text(piece)) for piece in word)
+
+    return " ".join(map(marked, words))

@@ -464,6 +464,42 @@ def recipe_settings(config: PrepareConfig) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
+class DemoConfig:
+    """Settings of the demo.
+
+    Args:
+        data: a text file or folder of your own, or enwik8, real Wikipedia, which pip can fetch.
+        layout: of a text of your own: `running` text, or `sentences`, one on each line.
+        output: where everything is written; `demo`, or `demo-NAME` for a text of your own, if not given.
+        steps: training steps; as the small configuration has them if not given.
+        samples: texts to generate for the perplexities.
+        scorer_steps: training steps of the language models that score them.
+        seed: of the training.
+    """
+
+    data: str = "enwik8"
+    layout: Layout = "running"
+    output: str | None = None
+    steps: int | None = None
+    samples: int = 5_000
+    scorer_steps: int = 600
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 1), ("samples", 2), ("scorer_steps", 1), ("seed", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise InputError(f"demo: {name} is {value}, expected at least {least}.")
+
+    @property
+    def directory(self) -> Path:
+        """Where everything is written."""
+        if self.output is not None:
+            return Path(self.output).expanduser()
+        return Path("demo" if self.data == "enwik8" else f"demo-{Path(self.data).stem or 'text'}")
+
+
+@dataclass(frozen=True)
 class Recipe:
     """What prepared data was made from and how: equal recipes make equal data.
 

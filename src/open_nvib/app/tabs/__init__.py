@@ -1,1 +1,0 @@
-"""A file for each tab: `add(page)` puts it there."""

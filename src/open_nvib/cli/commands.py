@@ -1,0 +1,296 @@
+"""The commands of `nvib`: a function for each. Docstrings are the help, and NVIB lists them all."""
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from json import dumps
+from pathlib import Path
+from typing import Literal
+
+from open_nvib import text
+from open_nvib.cli.output import number, summarise_evaluation, token_table
+from open_nvib.cli.parser import Group
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
+
+
+def demo(settings: DemoConfig) -> None:
+    """See it all in minutes: prepare, train, measure, show.
+
+    Args:
+        settings: those of the demo.
+    """
+    from open_nvib.demo import demo
+
+    demo(settings)
+
+
+def prepare(config: PrepareConfig, *, overwrite: bool = False, plot: str | None = None) -> None:
+    """Turn text into tokenised, split sentences to train on.
+
+    Args:
+        config: YAML file with any of the options below
+        overwrite: replace data of another recipe at --output
+        plot: where to draw the length distributions, instead of --output
+    """
+    prepared = text.prepare(config, overwrite=overwrite)
+    print(prepared.summary())
+    picture = Path(plot) if plot else prepared.path / "lengths.svg"
+    if plot or not picture.exists():
+        text.draw_lengths(prepared, picture)
+    print(f"length distributions: {picture}")
+
+
+def train(config: TrainConfig, *, output: str, overwrite: bool = False) -> None:
+    """Train a text autoencoder, or continue an interrupted run.
+
+    Args:
+        config: YAML file, such as configs/small/nvae.yaml
+        output: the run directory to write
+        overwrite: replace a run with other settings at --output
+    """
+    metrics = text.train(config, output, overwrite=overwrite)
+    if os.environ.get("RANK", "0") == "0":  # under torchrun, one process speaks
+        print(" ".join(f"{name}={number(value, '.4g')}" for name, value in sorted(metrics.items())))
+
+
+def reconstruct(run: str, *texts: str, device: str | None = None, file: str | None = None) -> None:
+    """Send texts through the latent and back.
+
+    Args:
+        run: a run directory that `nvib train` wrote
+        texts: one or more texts, quoted
+        device: such as cuda; the CPU if not given
+        file: a file with a text on each line; - reads standard input
+    """
+    given = _texts(texts, file)
+    for line in text.load_run(run, device=device).reconstruct(given):
+        print(line)
+
+
+def sample(
+    run: str,
+    *,
+    device: str | None = None,
+    count: int = 10,
+    seed: int = 0,
+    length: int | None = None,
+    delta: float | None = None,
+) -> None:
+    """Generate texts from the prior.
+
+    Args:
+        run: a run directory that `nvib train` wrote
+        device: such as cuda; the CPU if not given
+        count: number of texts
+        seed: the same seed gives the same texts
+        length: length in tokens; drawn from the lengths of the training data if not given
+        delta: Δ of an NVAE's prior; the model's if not given
+    """
+    for line in text.load_run(run, device=device).sample(count, seed=seed, length=length, delta=delta):
+        print(line)
+
+
+def interpolate(run: str, first: str, second: str, *, device: str | None = None, steps: int = 7) -> None:
+    """Write the texts on the path between two.
+
+    Args:
+        run: a run directory that `nvib train` wrote
+        first: the text at which the path begins
+        second: the text at which it ends
+        device: such as cuda; the CPU if not given
+        steps: points on the path, both ends included
+    """
+    for line in text.load_run(run, device=device).interpolate(first, second, steps=steps):
+        print(line)
+
+
+def inspect(
+    run: str,
+    *texts: str,
+    device: str | None = None,
+    file: str | None = None,
+    json: bool = False,
+    plot: str | None = None,
+) -> None:
+    """Show what the latent kept of each token.
+
+    Args:
+        run: a run directory that `nvib train` wrote
+        texts: one or more texts, quoted
+        device: such as cuda; the CPU if not given
+        file: a file with a text on each line; - reads standard input
+        json: print JSON, one object on each line
+        plot: also draw a picture to this file (.png, .svg)
+    """
+    given = _texts(texts, file)
+    reports = text.load_run(run, device=device).inspect(given)
+    for report in reports:
+        print(dumps(asdict(report), ensure_ascii=False) if json else token_table(report))
+    if plot:
+        from open_nvib.text.using.inspection import draw_reports
+
+        print(f"picture: {draw_reports(reports, plot)}", file=sys.stderr)
+
+
+def app(
+    runs: Sequence[str], *, host: str = "127.0.0.1", port: int = 7860, open: bool = False, device: str | None = None
+) -> None:
+    """Open a web page on which to look into the latent of one or more runs.
+
+    Args:
+        runs: one or more run directories that `nvib train` wrote
+        host: address to listen on; 0.0.0.0 is every network
+        port: port to listen on
+        open: open the page in a browser
+        device: such as cuda; the CPU if not given
+    """
+    try:
+        import gradio  # noqa: F401
+    except ImportError as error:
+        raise InputError("the page needs gradio. Install it: pip install 'open-nvib[app]'.") from error
+    from open_nvib.app import make_app, open_runs, serve
+
+    serve(make_app(open_runs(runs, device=device)), host=host, port=port, open_browser=open)
+
+
+def evaluate(run: str, config: EvaluateConfig, *, data: str | None = None, device: str | None = None) -> None:
+    """Measure a trained model: reconstruction, generation, the latent, interpolation.
+
+    Args:
+        run: a run directory that `nvib train` wrote
+        config: YAML file with any of the options below
+        data: directory of the run's prepared data, if it was moved
+        device: such as cuda; the CPU if not given
+    """
+    from open_nvib import evaluation
+
+    found = evaluation.evaluate(run, config, data=data, device=device)
+    print(summarise_evaluation(replace(found, **{part: None for part in PARTS if part not in config.measure})))
+
+
+def experiment_run(
+    file: str,
+    *,
+    rows: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    engine: Literal["serial", "processes", "ray"] = "serial",
+    workers: int | None = None,
+    address: str = "auto",
+    cpus_per_cell: float = 1,
+    gpus_per_cell: float = 0,
+    overwrite: bool = False,
+    retry_failed: bool = True,
+) -> None:
+    """Run every cell that is not done; interrupted cells continue, failed ones are tried again.
+
+    Args:
+        file: the experiment, such as experiments/table.yaml
+        rows: only these rows
+        seeds: only these seeds
+        engine: serial: one cell after another; processes: several at once; ray: on a Ray cluster
+        workers: of processes: how many; one for each core if not given
+        address: of ray: host:port of the head node, ray://host:port, auto, or local to start one here
+        cpus_per_cell: of ray: cores that a cell takes
+        gpus_per_cell: of ray: GPUs that a cell takes, or a part of one
+        overwrite: replace cells that were run with other settings
+        retry_failed: whether cells that failed are tried again
+    """
+    from open_nvib.experiments.engines import Processes, Ray, Serial
+    from open_nvib.experiments.experiment import load_experiment
+    from open_nvib.experiments.run import run_experiment, summary
+
+    engines = {
+        "serial": Serial,
+        "processes": lambda: Processes(workers),
+        "ray": lambda: Ray(address, cpus=cpus_per_cell, gpus=gpus_per_cell),
+    }
+    experiment = load_experiment(file)
+    outcomes = run_experiment(
+        experiment,
+        experiment.cells(rows, seeds),
+        engines[engine](),
+        overwrite=overwrite,
+        retry_failed=retry_failed,
+        say=lambda line: print(line, file=sys.stderr, flush=True),
+    )
+    print(summary(outcomes))
+    if any(outcome.state == "failed" for outcome in outcomes):
+        raise SystemExit(1)
+
+
+def experiment_status(
+    file: str,
+    *,
+    rows: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    json: bool = False,
+) -> None:
+    """Show which cells are done, running, interrupted, failed and waiting.
+
+    Args:
+        file: the experiment, such as experiments/table.yaml
+        rows: only these rows
+        seeds: only these seeds
+        json: print JSON
+    """
+    from open_nvib.experiments.experiment import load_experiment
+    from open_nvib.experiments.run import show_status, status_as_json, status_of
+
+    experiment = load_experiment(file)
+    statuses = [status_of(cell) for cell in experiment.cells(rows, seeds)]
+    print(dumps(status_as_json(experiment, statuses), indent=1) if json else show_status(experiment, statuses))
+
+
+def report(path: str, *, output: str | None = None, cells: str | None = None) -> None:
+    """Write the tables and figures of an experiment, or of a run.
+
+    Args:
+        path: an experiment, such as experiments/table.yaml, or a run directory
+        output: the directory to write the report to
+        cells: a directory of results to report instead
+    """
+    from open_nvib.report import report_on
+
+    written = report_on(path, output=output, cells=cells)
+    for remark in written.remarks:
+        print(f"nvib: {remark}", file=sys.stderr)
+    print(written.page)
+
+
+NVIB = Group(
+    "Text autoencoders whose latent is a set of weighted vectors.",
+    {
+        "demo": demo,
+        "prepare": prepare,
+        "train": train,
+        "reconstruct": reconstruct,
+        "sample": sample,
+        "interpolate": interpolate,
+        "inspect": inspect,
+        "app": app,
+        "evaluate": evaluate,
+        "experiment": Group(
+            "Train and measure rows of configurations × seeds, and show their state.",
+            {"run": experiment_run, "status": experiment_status},
+        ),
+        "report": report,
+    },
+)
+
+
+def _texts(given: tuple[str, ...], file: str | None) -> list[str]:
+    """The texts of the command line and of a file or standard input, whose empty lines do not count."""
+    texts = list(given)
+    if file == "-":
+        texts += sys.stdin.read().splitlines()
+    elif file:
+        try:
+            texts += Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            raise InputError(f"{file}: cannot be read as text ({error}). Give a UTF-8 text file.") from error
+    texts = [line for line in texts if line.strip()] if file else texts
+    if not texts:
+        raise InputError("no text given. Give one or more in quotes, or --file with a text on each line.")
+    return texts
