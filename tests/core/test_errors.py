@@ -17,8 +17,6 @@ U, Z, LOG_PI = torch.zeros(2, 3, 5), torch.zeros(2, 4, 5), torch.zeros(2, 4)
 attend: Any = nv.attend_impulses  # which takes what a type checker would not
 gaussians: Any = nv.attend_gaussians
 
-ZEROS = torch.zeros(3, 4, 5)
-
 
 @pytest.fixture(autouse=True)
 def no_type_checks():
@@ -113,7 +111,7 @@ def test_dtypes(call, where, argument, error):
     ("call", "where", "argument"),
     [
         (lambda x: nv.attend_impulses(torch.zeros(3, 1, 5), torch.zeros(3, 4, 5), x, d=5), "attend_impulses", "log_pi"),
-        (lambda x: nv.attend_gaussians(ZEROS, ZEROS, ZEROS, x, d=5), "attend_gaussians", "log_alpha"),
+        (lambda x: gaussians(*torch.zeros(3, 3, 4, 5), x, d=5), "attend_gaussians", "log_alpha"),
         (lambda x: nv.ImpulseMixture(z=torch.zeros(3, 4, 5), log_pi=x), "ImpulseMixture", "log_pi"),
         (lambda x: nv.GaussianMixture(torch.zeros(3, 4, 5), torch.zeros(3, 4, 5), x), "GaussianMixture", "log_alpha"),
     ],
@@ -124,7 +122,7 @@ def test_nothing_to_attend_to(call, where, argument, bad):
     log_weights[1:] = bad
     message = refuses(lambda: call(log_weights), where, argument)
     assert "(3, 4)" in message
-    assert ("rows [1, 2]" if bad == -torch.inf else "(2, 3)") in message  # which rows, or which entries
+    assert ("rows [1, 2]" if bad == -torch.inf else "[2, 3]") in message  # which rows, or which entries
 
 
 @pytest.mark.parametrize("bad", [-1.0, torch.nan, torch.inf])
