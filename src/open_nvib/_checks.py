@@ -13,21 +13,22 @@ from torch import Tensor
 from open_nvib._numeric import can_read
 
 FLOAT32 = torch.finfo(torch.float32)
-RELU = "Apply a ReLU or softplus to it."
+Known = dict[str, tuple[Any, str]]  # size of an axis, or the dtype, and the argument that it comes from
 
 # Kind of a tensor: the test of its dtype, what is expected, and the fix.
 KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str, str]] = {
     "float": (lambda dtype: dtype.is_floating_point, "a floating dtype", "Convert it with .float()."),
     "bool": (lambda dtype: dtype == torch.bool, "torch.bool, True = real", "Convert it with .bool()."),
     "int": (lambda dtype: not dtype.is_floating_point and dtype != torch.bool, "whole numbers", "Use .long()."),
-    "real": (lambda dtype: not dtype.is_complex, "real numbers", "Convert it with .float()."),
+    "real": (lambda dtype: not dtype.is_complex, "real numbers", "Use .real."),
+    "number": (lambda dtype: not dtype.is_complex, "real numbers", "Use .real."),
 }
 
 # Domain of values: the test of an entry, what is expected, and the fix.
 DOMAINS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
     "finite": (Tensor.isfinite, "finite", ""),
     "> 0": (lambda x: (x > 0) & x.isfinite(), "finite and above 0", "Drop rows without a pseudo-count."),
-    ">= 0": (lambda x: (x >= 0) & x.isfinite(), "finite and at least 0", RELU),
+    ">= 0": (lambda x: (x >= 0) & x.isfinite(), "finite and at least 0", "Apply a ReLU or softplus to it."),
     "float32 > 0": (lambda x: (x >= FLOAT32.tiny) & (x <= FLOAT32.max), "above 0 and in float32's range", ""),
     "float32 >= 0": (lambda x: (x >= 0) & (x <= FLOAT32.max), "at least 0 and in float32's range", ""),
     "0 to 1": (lambda x: (x >= 0) & (x <= 1), "from 0 to 1", ""),
@@ -48,87 +49,75 @@ def check(where: str, **arguments: Any) -> None:
       stands for the same leading axes throughout, and `...` for leading axes that broadcast. Each domain is one of
       DOMAINS, for all entries, or with "some" for at least one entry of each row;
     - `int`: a whole number of at least 1, which is also the size of the axis of that name;
-    - a tuple of strings, for one of them; a class or a tuple of classes, for an instance.
+    - a tuple of strings, for one of them; a class or a union of classes, for an instance.
     """
-    known: dict[str, tuple[Any, str]] = {}  # size of an axis, or the dtype, and the argument that it comes from
+    known: Known = {}
     for name, (value, expected, *fix) in arguments.items():
+        label = f"{where}: {name}"
         if isinstance(expected, str):
-            _check_tensor(where, name, value, expected, known, *fix)
+            _check_tensor(label, name, value, expected, known, *fix)
         elif expected is int:
-            if isinstance(value, bool) or not isinstance(value, int):
-                _fail(where, f"{name} is {value!r}", "a whole number such as 1", *fix, error=TypeError)
-            if value < 1:
-                _fail(where, f"{name} is {value}", "at least 1", *fix)
+            whole = isinstance(value, int) and not isinstance(value, bool)
+            if not whole or value < 1:
+                _fail(label, f"is {value!r}", "a whole number above 0", *fix, error=ValueError if whole else TypeError)
             known[name] = value, where
-        elif isinstance(expected, tuple) and isinstance(expected[0], str):
+        elif isinstance(expected, tuple):
             if value not in expected:
-                _fail(where, f"{name} is {value!r}", f"one of {', '.join(map(repr, expected))}", *fix)
+                _fail(label, f"is {value!r}", f"one of {', '.join(map(repr, expected))}", *fix)
         elif not isinstance(value, expected):
-            kinds = " or ".join(kind.__name__ for kind in (expected if isinstance(expected, tuple) else (expected,)))
-            _fail(where, f"{name} is a {type(value).__name__}", kinds, *fix, error=TypeError)
+            kind = getattr(expected, "__name__", f"{expected}")
+            _fail(label, f"is a {type(value).__name__}", kind, *fix, error=TypeError)
 
 
-def _fail(where: str, got: str, expected: str, fix: str = "", *, error: type[Exception] = ValueError) -> NoReturn:
-    raise error(f"{where}: {got}, expected {expected}. {fix}".rstrip())
+def _fail(label: str, got: str, expected: str, fix: str = "", *, error: type[Exception] = ValueError) -> NoReturn:
+    raise error(f"{label} {got}, expected {expected}. {fix}".rstrip())
 
 
-def _check_tensor(
-    where: str, name: str, value: Any, pattern: str, known: dict[str, tuple[Any, str]], *fix: str
-) -> None:
+def _check_tensor(label: str, name: str, value: Any, pattern: str, known: Known, *fix: str) -> None:
     words, _, domains = pattern.partition("; ")
     axes = words.split()
-    kind, axes = (axes[0], axes[1:]) if axes and (axes[0] in KINDS or axes[0] == "number") else ("float", axes)
+    kind, axes = (axes[0], axes[1:]) if axes and axes[0] in KINDS else ("float", axes)
     if isinstance(value, Tensor):
-        accepts, expected, conversion = KINDS["real" if kind == "number" else kind]
+        accepts, expected, conversion = KINDS[kind]
         if not accepts(value.dtype):
-            _fail(where, f"{name} is {value.dtype}", expected, conversion)
-        if kind == "float":
-            dtype, source = known.setdefault("dtype", (value.dtype, name))
-            if value.dtype != dtype and not torch.is_autocast_enabled(value.device.type):
-                _fail(
-                    where, f"{name} is {value.dtype}", f"{dtype} as in {source}", "Convert one, or use torch.autocast."
-                )
+            _fail(label, f"is {value.dtype}", expected, conversion)
+        dtype, source = known.setdefault("dtype", (value.dtype, name)) if kind == "float" else (value.dtype, name)
+        if value.dtype != dtype and not torch.is_autocast_enabled(value.device.type):
+            _fail(label, f"is {value.dtype}", f"{dtype} as in {source}", "Convert one, or use torch.autocast.")
         if value.ndim or kind != "number":
-            _check_shape(where, name, tuple(value.shape), axes, known, *fix)
-    elif kind != "number":
-        _fail(where, f"{name} is a {type(value).__name__}", "a Tensor", "Use torch.tensor.", error=TypeError)
-    elif isinstance(value, bool) or not isinstance(value, (int, float)):
-        _fail(where, f"{name} is {value!r}", "a number", *fix, error=TypeError)
+            _check_shape(label, name, tuple(value.shape), axes, known, *fix)
+    elif kind != "number" or isinstance(value, bool) or not isinstance(value, (int, float)):
+        expected = "a number" if kind == "number" else "a Tensor: use torch.tensor"
+        _fail(label, f"is a {type(value).__name__}", expected, error=TypeError)
     for domain in domains.split(", ") if domains else ():
-        _check_values(where, name, value, domain, *fix)
+        _check_values(label, value, domain, *fix)
 
 
-def _check_shape(
-    where: str, name: str, shape: tuple[int, ...], axes: list[str], known: dict[str, tuple[Any, str]], *fix: str
-) -> None:
+def _check_shape(label: str, name: str, shape: tuple[int, ...], axes: list[str], known: Known, *fix: str) -> None:
     leading = len(axes) > 0 and axes[0][0] in "*."
     count = len(shape) - len(axes) + leading
+    got, pattern = f"has shape {shape}", f"({', '.join(axes)})"
     if count < 0 or (count and not leading):
-        _fail(where, f"{name} has shape {shape}", f"({', '.join(axes)})", *fix)
-    for axis, size in zip(axes, (shape[:count], *shape[count:]) if leading else shape, strict=True):
+        _fail(label, got, pattern, *fix)
+    sizes: tuple[Any, ...] = (shape[:count], *shape[count:]) if leading else shape
+    for axis, size in zip(axes, sizes, strict=True):
         expected, source = known.setdefault(axis.lstrip("#"), (size, name))
         if size == expected or (axis[0] == "#" and size == 1):
             continue
-        rule = f"{axis} = {expected} as in {source}"
-        if axis == "...":
-            try:
-                known[axis] = torch.broadcast_shapes(expected, size), name
-                continue
-            except RuntimeError:
-                rule = f"... that broadcasts with {expected} of {source}"
-        _fail(where, f"{name} has shape {shape}", f"({', '.join(axes)}) with {rule}", *fix)
+        if axis != "..." or any(a != b and 1 not in (a, b) for a, b in zip(expected[::-1], size[::-1], strict=False)):
+            rule = "broadcasts with" if axis == "..." else "="
+            _fail(label, got, f"{pattern} where {axis} {rule} {expected} as in {source}", *fix)
+        known[axis] = torch.broadcast_shapes(expected, size), name
 
 
-def _check_values(where: str, name: str, value: Tensor | float, domain: str, *fix: str) -> None:
+def _check_values(label: str, value: Tensor | float, domain: str, *fix: str) -> None:
     tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
     if not can_read(tensor):
         return
-    some = domain.startswith("some ")
-    contains, expected, usual_fix = DOMAINS[domain.removeprefix("some ")]
+    some, (contains, expected, usual_fix) = domain.startswith("some "), DOMAINS[domain.removeprefix("some ")]
     good = contains(tensor).any(-1) if some else contains(tensor)
     if not good.all():
-        bad = [position[0] if len(position) == 1 else tuple(position) for position in (~good).nonzero().tolist()]
-        unit = f"row{'s' * (len(bad) > 1)}" if some else "entries"
-        shown = f"{bad[:8]}" + f" and {len(bad) - 8} more" * (len(bad) > 8)
-        got = f"{name} {tuple(tensor.shape)} is out of range in {unit} {shown}" if tensor.ndim else f"{name} is {value}"
-        _fail(where, got, f"some entry of each row {expected}" if some else expected, *(fix or (usual_fix,)))
+        bad = torch.atleast_1d(~good).nonzero().squeeze(-1).tolist()
+        unit, more = "rows" if some else "entries", f" and {len(bad) - 8} more" if len(bad) > 8 else ""
+        got = f"{tuple(tensor.shape)} is out of range in {unit} {bad[:8]}{more}" if tensor.ndim else f"is {value}"
+        _fail(label, got, f"some entry of each row {expected}" if some else expected, *(fix or (usual_fix,)))

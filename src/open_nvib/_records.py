@@ -69,15 +69,11 @@ class BatchRecord(TensorRecord):
     def __getitem__(self: Batch, index: Index) -> Batch:
         """Select rows of the batch by slice, list, index tensor or mask; a single index keeps the batch axis."""
         if isinstance(index, tuple) or index is None:
-            raise TypeError(
-                f"{type(self).__name__}: the index is {index}, expected one axis, such as 2, 1:3 or [0, 2]."
-            )
+            raise TypeError(f"{type(self).__name__}: the index is {index}, expected one axis, such as 1:3 or [0, 2].")
         if isinstance(index, SupportsIndex) and getattr(index, "ndim", 0) == 0:
             row = operator.index(index)
             if not -len(self) <= row < len(self):
-                raise IndexError(
-                    f"{type(self).__name__}: the index is {row}, expected one within a batch of {len(self)}."
-                )
+                raise IndexError(f"{type(self).__name__}: the index is {row}, expected one in a batch of {len(self)}.")
             index = slice(row, row + 1 or None)
         return self.map_rows(lambda tensor: tensor[index])
 

@@ -136,9 +136,7 @@ class DenoisingAttention(nn.Module):
         sizes = {"p": p, "heads": heads, "query_size": query_size, "head_size": 1 if head_size is None else head_size}
         check("DenoisingAttention", **{name: (size, int) for name, size in sizes.items()})
         if head_size is None and p % heads:
-            raise ValueError(
-                f"DenoisingAttention: p is {p}, expected a multiple of heads = {heads}. Or give head_size."
-            )
+            raise ValueError(f"DenoisingAttention: p is {p}, expected a multiple of heads = {heads}, or a head_size.")
         self.p, self.heads, self.d = p, heads, p // heads if head_size is None else head_size
         self.to_query = nn.Linear(query_size, heads * self.d, bias=bias)
         self.to_key = nn.Linear(p, heads * self.d, bias=False)
@@ -181,8 +179,7 @@ class DenoisingAttention(nn.Module):
 
     def project(self, mixture: Mixture) -> Projected:
         """Compute everything that does not depend on the query: project once, attend many times."""
-        kinds = (ImpulseMixture, GaussianMixture)
-        check("DenoisingAttention", mixture=(mixture, kinds, "Call .sample() or .mean() on a posterior."))
+        check("DenoisingAttention", mixture=(mixture, Mixture, "Call .sample() or .mean() on a posterior."))
         vectors = mixture.z if isinstance(mixture, ImpulseMixture) else mixture.mu
         fix = "Build the attention with the p of the mixture."
         check("DenoisingAttention", p=(self.p, int), mixture=(vectors, "real batch n p", fix))
@@ -203,13 +200,10 @@ class DenoisingAttention(nn.Module):
     def _prepare(self, query: Tensor, mixture: Mixture | Projected) -> tuple[Tensor, Projected]:
         projected = isinstance(mixture, (ProjectedImpulses, ProjectedGaussians))
         memory = mixture if projected else self.project(mixture)
-        check(
-            "DenoisingAttention",
-            heads=(self.heads, int),
-            mixture=(memory.keys, "real batch heads n key", "Project the mixture with the attention that reads it."),
-            weight=(self.to_query.weight, "heads·d size"),
-            query=(query, "batch queries size", "Index or expand the query to the batch of the mixture."),
-        )
+        keys = memory.keys, "real batch heads n key", "Project the mixture with the attention that reads it."
+        weight = self.to_query.weight, "heads·d size"
+        queries = query, "batch queries size", "Index or expand the query to the batch of the mixture."
+        check("DenoisingAttention", heads=(self.heads, int), mixture=keys, weight=weight, query=queries)
         return self._split(self.to_query(query)), memory
 
     def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians) -> Tensor:

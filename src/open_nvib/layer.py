@@ -72,16 +72,13 @@ class NVIB(nn.Module):
         self.p, self.input_size = p, p if input_size is None else input_size
         self.alpha_activation, self.alpha_unit = alpha_activation, alpha_unit
         prior_mu, prior_sigma = (torch.as_tensor(x, dtype=torch.get_default_dtype()) for x in (prior_mu, prior_sigma))
-        check(
-            "NVIB",
-            p=(p, int),
-            input_size=(self.input_size, int),
-            alpha0_p=(alpha0_p, "number; float32 > 0"),
-            alpha_activation=(alpha_activation, tuple(ALPHA_ACTIVATIONS)),
-            alpha_unit=(alpha_unit, ALPHA_UNITS),
-            prior_mu=(prior_mu, "number p; finite"),
-            prior_sigma=(prior_sigma, "number p; > 0"),
-        )
+        sizes = {"p": (p, int), "input_size": (self.input_size, int)}
+        kinds = {
+            "alpha_activation": (alpha_activation, tuple(ALPHA_ACTIVATIONS)),
+            "alpha_unit": (alpha_unit, ALPHA_UNITS),
+        }
+        prior = {"prior_mu": (prior_mu, "number p; finite"), "prior_sigma": (prior_sigma, "number p; > 0", "")}
+        check("NVIB", **sizes, **kinds, **prior, alpha0_p=(alpha0_p, "number; float32 > 0"))
         self.to_alpha = nn.Linear(self.input_size, 1)
         self.to_mu = nn.Linear(self.input_size, p)
         self.to_log_sigma = nn.Linear(self.input_size, p)
@@ -155,7 +152,7 @@ class NVIB(nn.Module):
 
     def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
         """Compute the posterior of n + 1 components. `mask` is True for real tokens; without it, all are real."""
-        mask = self._check(hidden, mask)
+        mask = self._mask(hidden, mask)
         hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # padding may hold anything, also NaN
         dtype = at_least_float32(hidden.dtype)
         alpha = self._counts(hidden, mask)
@@ -182,7 +179,7 @@ class NVIB(nn.Module):
         self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n"]:
         """Compute α of each token, before tokens are merged (with `keep_share`, the posterior has α of components)."""
-        mask = self._check(hidden, mask)
+        mask = self._mask(hidden, mask)
         return self._counts(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
 
     def component_of_token(
@@ -206,8 +203,9 @@ class NVIB(nn.Module):
         alpha = ALPHA_ACTIVATIONS[self.alpha_activation](scores)
         return (alpha * self.delta if self.alpha_unit == "delta" else alpha).masked_fill(~mask, 0.0)
 
-    def _check(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+    def _mask(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
+        """Return the mask, True everywhere if it is not given."""
         given = {} if mask is None else {"mask": (mask, "bool batch n", "Give one entry for each token.")}
-        expected = hidden, "batch n size", "Build the layer with the input_size of the encoder."
-        check("NVIB", weight=(self.to_mu.weight, "p size"), hidden=expected, **given)
+        states = hidden, "batch n size", "Build the layer with the input_size of the encoder."
+        check("NVIB", weight=(self.to_mu.weight, "p size"), hidden=states, **given)
         return hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask

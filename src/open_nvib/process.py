@@ -228,10 +228,7 @@ class Posterior(BatchRecord):
         posteriors = list(posteriors)
         check("Posterior.cat", **{f"posteriors[{i}]": (posterior, Posterior) for i, posterior in enumerate(posteriors)})
         if not posteriors or not all(_same_prior(posteriors[0].prior, posterior.prior) for posterior in posteriors):
-            got = "have different priors" if posteriors else "is empty"
-            raise ValueError(
-                f"Posterior.cat: posteriors {got}, expected one or more with one prior. Encode with one layer."
-            )
+            raise ValueError("Posterior.cat: posteriors are none or have several priors, expected one. Use one layer.")
         longest = max(posterior.alpha.shape[-1] for posterior in posteriors)
         padded = [posterior._pad_to(longest) for posterior in posteriors]
         names = ("alpha", "mu", "log_sigma", "mask")

@@ -19,12 +19,14 @@ class MixtureAttention(DenoisingAttention):
         embed_dim: size of the queries and of the output.
         num_heads: number of heads; divides `embed_dim`.
         bias: whether the query and output projections have a bias.
-        kdim: p, the size of the vectors of the mixture; `embed_dim` if not given.
+        kdim: p, the size of the vectors of the mixture; default `embed_dim`.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, *, bias: bool = True, kdim: int | None = None) -> None:
         if embed_dim % num_heads:
-            raise ValueError(f"MixtureAttention: embed_dim = {embed_dim} is not a multiple of num_heads = {num_heads}.")
+            raise ValueError(
+                f"MixtureAttention: embed_dim is {embed_dim}, expected a multiple of num_heads, {num_heads}."
+            )
         p = embed_dim if kdim is None else kdim
         super().__init__(p, num_heads, query_size=embed_dim, head_size=embed_dim // num_heads, bias=bias)
 
@@ -35,9 +37,7 @@ class MixtureAttention(DenoisingAttention):
         The bias of the keys cancels in the softmax; that of the values, whose weights sum to 1, goes to the output's.
         """
         if attention.bias_k is not None or attention.add_zero_attn or attention.kdim != attention.vdim:
-            raise ValueError(
-                "MixtureAttention: add_bias_kv, add_zero_attn, and a vdim other than kdim have no counterpart."
-            )
+            raise ValueError("MixtureAttention: attention has add_bias_kv, add_zero_attn or a vdim, expected none.")
         bias = attention.in_proj_bias is not None
         copy = cls(attention.embed_dim, attention.num_heads, bias=bias, kdim=attention.kdim)
         copy.to(attention.out_proj.weight)
@@ -70,10 +70,7 @@ class MixtureAttention(DenoisingAttention):
         if value is not None and value is not key:
             raise ValueError("MixtureAttention: value is another mixture than key, expected the same one, or None.")
         if key_padding_mask is not None or attn_mask is not None or is_causal:
-            raise ValueError(
-                "MixtureAttention: got a mask (key_padding_mask, attn_mask or is_causal), expected none. Pass the mask "
-                "of padding to NVIB, which gives it no weight."
-            )
+            raise ValueError("MixtureAttention: key_padding_mask or attn_mask is given, expected none. Mask in NVIB.")
         memory = self.project(key) if isinstance(key, Mixture) else key
         attended = super().forward(query, memory)
         if not need_weights:
@@ -87,7 +84,7 @@ class MixtureDecoderLayer(nn.TransformerDecoderLayer):
 
     Args:
         d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias: as torch's.
-        p: size of the vectors of the mixture; `d_model` if not given.
+        p: size of the vectors of the mixture; default `d_model`.
     """
 
     def __init__(
