@@ -35,6 +35,8 @@ def test_the_space_serves_the_page(trained):
     finally:
         process.terminate()
         process.wait(30)
+        if process.stdout:
+            process.stdout.close()
 
 
 def test_a_space_without_a_run_says_so_in_a_line(tmp_path):
