@@ -26,6 +26,18 @@ from .process import KL as KL
 from .process import UDP as UDP
 from .process import ConditionalBDP as ConditionalBDP
 from .process import Posterior as Posterior
+from .readings import (
+    ReadingComparison as ReadingComparison,
+)
+from .readings import (
+    compare_readings as compare_readings,
+)
+from .readings import (
+    likelihood_gap as likelihood_gap,
+)
+from .schedules import Schedule as Schedule
+from .transformer import MixtureAttention as MixtureAttention
+from .transformer import MixtureDecoderLayer as MixtureDecoderLayer
 
 __version__: str
 __all__: list[str]

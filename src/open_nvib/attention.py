@@ -177,6 +177,11 @@ class DenoisingAttention(nn.Module):
             q = q.to(memory.r.dtype)
             return self._gaussian_weights(q, self._latent_queries(q, everything), everything, memory)
 
+    def latent_queries(self, query: Float[Tensor, "batch queries size"]) -> Float[Tensor, "batch heads queries p"]:
+        """Compute u = u′ W^Q (W^K)ᵀ of each head: the queries as denoising attention sees them, in the space of Z."""
+        q = self._split(self.to_query(query))
+        return self._latent_queries(q, slice(0, self.heads)).unflatten(1, q.shape[1:3])
+
     def project(self, mixture: Mixture) -> Projected:
         """Compute everything that does not depend on the query: project once, attend many times."""
         check("DenoisingAttention", mixture=(mixture, Mixture, "Call .sample() or .mean() on a posterior."))

@@ -182,6 +182,10 @@ class Posterior(BatchRecord):
         """Return the mean of the process, its base distribution G₀^q (`eq:inf-posterior`), to use at test time."""
         return unchecked(GaussianMixture, mu=self.mu, log_sigma=self.log_sigma, log_alpha=log_weight(self.alpha))
 
+    def points(self) -> ImpulseMixture:
+        """Read the posterior as its means: impulses at μᵢ of weight αᵢ/α₀, without noise (see `compare_readings`)."""
+        return unchecked(ImpulseMixture, z=self.mu, log_pi=log_weight(self.alpha / self.alpha0.unsqueeze(-1)))
+
     def kl(self, form: KLForm = "expected", *, kappa: int = 1) -> KL:
         """Compute the KL to the conditional prior with `kappa` vectors per component, κ₀ = (n + 1)·kappa in total.
 

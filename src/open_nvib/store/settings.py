@@ -6,6 +6,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from open_nvib.schedules import Schedule as Schedule
 from open_nvib.store.files import InputError, as_builtins
 
 
@@ -61,42 +62,6 @@ def _check_positive(settings: Any, *names: str) -> None:
 def _check_seed(seed: int) -> None:
     if not 0 <= seed <= LARGEST_SEED:
         raise ValueError(f"seed is {seed}, expected 0 to {LARGEST_SEED}.")
-
-
-@dataclass(frozen=True)
-class Schedule:
-    """A number that depends on the step.
-
-    Args:
-        kind: "linear" goes from `start` to `end` between two steps and is constant outside; "cyclical" repeats such a
-            ramp over the first half of every `period` steps and stays at `end` over the second half.
-        start: the value before the ramp.
-        end: the value after it.
-        from_step: where the (first) ramp begins.
-        to_step: where the ramp of "linear" ends.
-        period: length of a cycle of "cyclical".
-    """
-
-    start: float
-    end: float
-    kind: Literal["linear", "cyclical"] = "linear"
-    from_step: int = 0
-    to_step: int = 1000
-    period: int = 1000
-
-    def __post_init__(self) -> None:
-        if self.kind == "linear" and self.to_step <= self.from_step:
-            raise ValueError(f"schedule: to_step = {self.to_step}, expected more than from_step = {self.from_step}.")
-        if self.kind == "cyclical" and self.period < 2:
-            raise ValueError(f"schedule: period = {self.period}, expected at least 2 steps.")
-
-    def at(self, step: int) -> float:
-        """Return the value at a step."""
-        if self.kind == "linear":
-            done = (step - self.from_step) / (self.to_step - self.from_step)
-        else:
-            done = 2 * ((step - self.from_step) % self.period) / self.period if step >= self.from_step else 0.0
-        return self.start + (self.end - self.start) * min(1.0, max(0.0, done))
 
 
 BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]

@@ -1,0 +1,74 @@
+"""The readings of a posterior: the closed form of the gap against Monte Carlo, and a case in which they part."""
+
+import math
+
+import pytest
+import torch
+from torch.distributions import Normal
+
+import open_nvib as nv
+
+BATCH, QUERIES, N, P, D = 2, 3, 5, 7, 4
+
+
+def test_likelihood_gap_is_that_of_its_definition():
+    """log E[g(u; z)] − E[log g(u; z)] by 2,000,000 draws: an error above 0.01 is one of ten standard deviations."""
+    torch.manual_seed(0)
+    u, mu, sigma = torch.tensor([[1.5]]), torch.tensor([[0.2]]), torch.tensor([[0.8]])
+    z = mu + sigma * torch.randn(2_000_000, 1).double()
+    log_likelihood = Normal(z, D**0.25).log_prob(u.double()).sum(-1)
+    expected = log_likelihood.logsumexp(0) - math.log(len(z)) - log_likelihood.mean()
+    gap = nv.likelihood_gap(u, mu, sigma.log(), d=D)
+    torch.testing.assert_close(gap.squeeze().double(), expected, atol=0.01, rtol=0)
+
+
+def test_likelihood_gap_adds_up_over_dimensions_and_batches():
+    torch.manual_seed(1)
+    u, mu = torch.randn(BATCH, QUERIES, P).double(), torch.randn(BATCH, N, P).double()
+    log_sigma = torch.randn(BATCH, N, P).double()
+    gap = nv.likelihood_gap(u, mu, log_sigma, d=D)
+    parts = [nv.likelihood_gap(u[..., h : h + 1], mu[..., h : h + 1], log_sigma[..., h : h + 1], d=D) for h in range(P)]
+    torch.testing.assert_close(gap, sum(parts))
+    assert gap.shape == (BATCH, QUERIES, N)
+    assert (gap > 0).all()
+    torch.testing.assert_close(nv.likelihood_gap(u, mu, log_sigma - 40, d=D), torch.zeros_like(gap))
+
+
+def posterior(log_sigma: float) -> nv.Posterior:
+    prior = nv.ConditionalBDP(torch.zeros(P), torch.zeros(P), torch.tensor(1.0), torch.tensor(1.0))
+    mu = torch.cat([torch.randn(BATCH, N, P), torch.zeros(BATCH, 1, P)], 1)
+    spread = torch.cat([torch.full((BATCH, N, P), log_sigma), torch.zeros(BATCH, 1, P)], 1)
+    alpha = torch.cat([torch.full((BATCH, N), 5.0), torch.ones(BATCH, 1)], 1)
+    return nv.Posterior(alpha=alpha, mu=mu, log_sigma=spread, mask=torch.ones(BATCH, N + 1).bool(), prior=prior)
+
+
+def test_points_are_the_mean_without_noise():
+    torch.manual_seed(2)
+    attention, query, latent = nv.DenoisingAttention(P), torch.randn(BATCH, QUERIES, P), posterior(-40.0)
+    latent = latent.prune(0.0)
+    sure = nv.GaussianMixture(latent.mu, torch.full_like(latent.mu, -40.0), latent.alpha.log())
+    torch.testing.assert_close(attention(query, latent.points()), attention(query, sure))
+
+
+def test_the_mean_parts_from_samples_where_the_query_is_long():
+    """Queries of norm 50 and sure components: the mean gives the prior what no sample gives it."""
+    torch.manual_seed(3)
+    attention, latent = nv.DenoisingAttention(P), posterior(-3.0)
+    with torch.no_grad():
+        for linear in (attention.to_query, attention.to_key, attention.to_value, attention.to_output):
+            linear.weight.copy_(torch.eye(P))
+    query = torch.randn(BATCH, QUERIES, P)
+    short, long = (query * norm / query.norm(dim=-1, keepdim=True) for norm in (1.0, 50.0))
+    torch.testing.assert_close(attention.latent_queries(long)[:, 0], long)
+    near = nv.compare_readings(attention, short, latent, samples=200)
+    far = nv.compare_readings(attention, long, latent, samples=200)
+    assert near.mean_agrees
+    assert not far.mean_agrees
+    assert near.gap < 3 < far.gap
+    assert far.mean_prior_weight > 0.9 > far.sample_prior_weight
+    assert far.points_distance < far.mean_distance
+
+
+def test_compare_readings_needs_two_samples():
+    with pytest.raises(ValueError, match="samples"):
+        nv.compare_readings(nv.DenoisingAttention(P), torch.randn(BATCH, QUERIES, P), posterior(0.0), samples=1)
