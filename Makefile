@@ -39,13 +39,13 @@ format: $(READY) ## let ruff rewrite what it can
 	$(BIN)/ruff format .
 
 test: lint browser ## what every change must pass: style, types and all tests but the slow ones
-	$(BIN)/pytest -n 2 -m 'not slow'
+	$(BIN)/pytest -n 2 -m 'not slow' --cov
 
 test-core: $(READY) ## the tests of the core library alone, in less than a minute
 	$(BIN)/pytest tests/core -m 'not slow'
 
 test-all: lint browser ## every test
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n 2 --cov
 
 bench: $(READY) ## speed and memory against torch's own parts, as tables and as JSON in benchmarks/
 	$(BIN)/python benchmarks/attention.py --output benchmarks/results.json
