@@ -34,7 +34,7 @@ DOMAINS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
     "0 to 1": (lambda x: (x >= 0) & (x <= 1), "from 0 to 1", ""),
     "share": (lambda x: (x >= FLOAT32.tiny) & (x <= 1), "above 0 and at most 1", ""),
     "log": (lambda x: x < torch.inf, "logarithms, -inf for a weight of 0", "Look for an overflow or a division by 0."),
-    "> -inf": (lambda x: x > -torch.inf, "finite", "Keep the prior component, or drop empty sentences."),
+    "> -inf": (lambda x: x > -torch.inf, "to attend to", "Keep the prior component, or drop empty sentences."),
 }
 
 
@@ -119,5 +119,5 @@ def _check_values(label: str, value: Tensor | float, domain: str, *fix: str) -> 
     if not good.all():
         bad = torch.atleast_1d(~good).nonzero().squeeze(-1).tolist()
         unit, more = "rows" if some else "entries", f" and {len(bad) - 8} more" if len(bad) > 8 else ""
-        got = f"{tuple(tensor.shape)} is out of range in {unit} {bad[:8]}{more}" if tensor.ndim else f"is {value}"
-        _fail(label, got, f"some entry of each row {expected}" if some else expected, *(fix or (usual_fix,)))
+        got = f"{tuple(tensor.shape)} is wrong in {unit} {bad[:8]}{more}" if tensor.ndim else f"is {value}"
+        _fail(label, got, f"at least one entry in each row {expected}" if some else expected, *(fix or (usual_fix,)))

@@ -149,7 +149,7 @@ def app(
     try:
         import gradio  # noqa: F401
     except ImportError as error:
-        raise InputError("the page needs gradio. Install it: pip install 'open-nvib[app]'.") from error
+        raise InputError("the page needs gradio. It is the extra app: pip install '.[app]' in a clone.") from error
     from open_nvib.app import make_app, open_runs, serve
 
     serve(make_app(open_runs(runs, device=device)), host=host, port=port, open_browser=open)
