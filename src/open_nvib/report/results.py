@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Read, mean_and_deviation
+from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Measure, Read, mean_and_deviation
 from open_nvib.report.paper import PAPER, PaperRow
 from open_nvib.store.cells import CellResult, read_cells
 from open_nvib.store.evaluations import Evaluation
@@ -190,9 +190,11 @@ class Results:
         rows = tuple(RowResults(row.plan, row.cells, name) for row in self.rows)
         return Results(self.plan, name, rows, self.unplanned)
 
-    def mean(self, read: Read) -> MeanAndDeviation | None:
-        """Mean over all cells, of what does not depend on the row, such as the perplexity of real text."""
-        return mean_and_deviation([value for row in self.rows for value in row.values(read)])
+    def real(self, measure: Measure) -> MeanAndDeviation | None:
+        """Mean over all cells of the same number of real text; None where it was not measured."""
+        if measure.real is None:
+            return None
+        return mean_and_deviation([value for row in self.rows for value in row.values(measure.real)])
 
 
 def read_results(plan: Plan, folder: str | Path, *, evaluation: str | None = None) -> Results:

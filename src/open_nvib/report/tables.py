@@ -56,8 +56,7 @@ class Column:
 
     def real(self, results: Results) -> str:
         """Write the number of real text, the mean over all cells; empty where it was not measured."""
-        found = results.mean(self.measure.real) if self.measure.real else None
-        return self.measure.write(found)[0] if found else ""
+        return self.measure.write(found)[0] if (found := results.real(self.measure)) else ""
 
 
 MAIN = (

@@ -113,8 +113,7 @@ def _fit(axes: Axes, which: str, results: Results, measure: Measure, values: lis
     if measure in LIMITS:
         set_limits(*LIMITS[measure])
         return
-    real = results.mean(measure.real) if measure.real else None
-    if real:
+    if real := results.real(measure):
         line(real.mean, **REAL_TEXT, zorder=1)
     fit_perplexity(axes, which, [*values, *([real.mean] if real else [])])
 
