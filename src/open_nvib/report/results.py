@@ -312,7 +312,8 @@ def select_nvae(rows: Sequence[RowResults]) -> SelectedNVAE | None:
         row, bleu, kept = max(few, key=lambda entry: entry[1])
         why = f"has the highest BLEU of the NVAE rows that keep at most {KEEPS_FEW:.0%} of the vectors"
     elif useful:
-        row, bleu, kept = min(useful, key=lambda entry: (round(entry[2], 2), _reverse_perplexity(entry[0])))
+        reverse = {row.name: mean.mean for row, _, _ in useful if (mean := row.mean(REVERSE.read))}
+        row, bleu, kept = min(useful, key=lambda entry: (round(entry[2], 2), reverse.get(entry[0].name, math.inf)))
         why = (
             f"keeps fewest vectors with a BLEU of at least {USEFUL_BLEU:.0f}, with the lowest R-PPL of those with as "
             f"few, as no NVAE row with such a BLEU keeps at most {KEEPS_FEW:.0%}"
@@ -321,8 +322,3 @@ def select_nvae(rows: Sequence[RowResults]) -> SelectedNVAE | None:
         row, bleu, kept = max(known, key=lambda entry: entry[1])
         why = f"has the highest BLEU, as no NVAE row has a BLEU of {USEFUL_BLEU:.0f}"
     return SelectedNVAE(row, f"{row.title}, which {why} (BLEU {bleu:.1f}, ν = {kept:.2f})")
-
-
-def _reverse_perplexity(row: RowResults) -> float:
-    found = row.mean(REVERSE.read)
-    return math.inf if found is None else found.mean
