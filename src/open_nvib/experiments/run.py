@@ -106,7 +106,7 @@ def _count(cells: int) -> str:
 
 @dataclass(frozen=True)
 class CellStatus:
-    """How far a cell is.
+    """The progress of a cell.
 
     Args:
         row: its row.

@@ -29,7 +29,7 @@ FONTS = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, 
 
 @dataclass(frozen=True)
 class Look:
-    """How a family of models is drawn everywhere."""
+    """Colour and marker of a family of models, the same in every figure."""
 
     colour: str
     marker: str
