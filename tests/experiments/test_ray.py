@@ -130,11 +130,11 @@ def test_ray_that_is_not_installed_is_one_line(experiment, capfd, monkeypatch):
 def test_results_of_a_worker_with_another_file_system_arrive(experiment):
     cell = cell_of(experiment(), "t", 0)
     record = CellState("done", cell.settings, seconds={"train": 1.0})
-    engines.write_files_of(Outcome(cell, "done", result=result_of(cell), record=record))
+    Outcome(cell, "done", result=result_of(cell), record=record).write_files()
     assert (result := read_result(cell)) is not None
     assert replace(result, path=None) == result_of(cell)
     assert read_state(cell) == record
     failed = replace(record, state="failed")
-    engines.write_files_of(Outcome(cell, "failed", "why", record=failed, failure="Traceback"))
+    Outcome(cell, "failed", "why", record=failed, failure="Traceback").write_files()
     assert read_state(cell) == failed
     assert cell.failure_file.read_text() == "Traceback"

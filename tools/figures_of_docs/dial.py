@@ -54,7 +54,7 @@ def draw_dial(
 def _fit(axes: Axes, results: Results, measure: Measure, values: Sequence[float]) -> None:
     """Set labels and limits, with a dashed line where real text is."""
     axes.set(xlabel=AXES[KEPT], ylabel=AXES[measure], xlim=(0, 1.05))
-    real = results.mean(measure.real) if measure.real else None
+    real = results.real(measure)
     if real:
         axes.axhline(real.mean, **REAL_TEXT, zorder=1)
     if measure in LIMITS:

@@ -18,7 +18,6 @@ from filelock import FileLock, Timeout
 
 from open_nvib.experiments.experiment import Cell, Say, prepare_if_missing
 from open_nvib.store.cells import CellResult, CellState, Phase, TrainingResult, read_cell
-from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError, read_record, write_json
 from open_nvib.store.runs import is_run, read_config, read_metrics
 from open_nvib.store.settings import differences
@@ -35,7 +34,7 @@ MAX_REASON_LENGTH = 400
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a cell.
+    """The outcome of a cell.
 
     Args:
         cell: the cell.
@@ -52,6 +51,20 @@ class Outcome:
     result: CellResult | None = None
     record: CellState | None = None
     failure: str = ""
+
+    @staticmethod
+    def of_error(cell: Cell, error: BaseException) -> "Outcome":
+        """Make the outcome of a cell that could not be run."""
+        return Outcome(cell, "failed", reason_of(error))
+
+    def write_files(self) -> None:
+        """Write the files of the cell that a worker wrote, if the worker does not share this file system."""
+        if self.result is not None and read_result(self.cell) != self.result:
+            write_result(self.cell, self.result)
+        if self.record is not None and read_state(self.cell) != self.record:
+            write_state(self.cell, self.record)
+        if self.failure and not self.cell.failure_file.exists():
+            write_failure(self.cell, self.failure)
 
 
 def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: float = 0.0) -> Outcome:
@@ -79,7 +92,7 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
                 return Outcome(cell, "kept", result=result)
             return _train_and_evaluate(cell, known, say, overwrite=overwrite)
     except (InputError, OSError) as error:  # of the cell's own files; other errors are in its state
-        return Outcome(cell, "failed", reason_of(error))
+        return Outcome.of_error(cell, error)
 
 
 @contextmanager
@@ -125,8 +138,11 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             with progress.phase("evaluate"):
                 device = "cuda" if torch.cuda.is_available() else None  # where it was trained
                 evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
-            result = _make_result(cell, evaluation, progress.state.seconds)
-            write_result(cell, result)
+            metrics = read_metrics(cell.run)
+            evaluations = {**metrics.evaluations, cell.evaluation: evaluation}
+            trained = TrainingResult(metrics.step, metrics.validation)
+            seconds = progress.state.seconds
+            write_result(cell, CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds))
             cell.failure_file.unlink(missing_ok=True)
             progress.finish("done")
         except Exception as error:
@@ -140,21 +156,8 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
 
 
 def _holds_another_run(cell: Cell) -> bool:
-    """Whether the run directory holds a run with other settings; a setting newer than that run has its default."""
+    """Tell whether the run directory holds a run with other settings; a setting newer than that run has its default."""
     return is_run(cell.run) and bool(differences(read_config(cell.run), cell.train))
-
-
-def _make_result(cell: Cell, evaluation: Evaluation, seconds: dict[str, float]) -> CellResult:
-    metrics = read_metrics(cell.run)
-    return CellResult(
-        row=cell.row,
-        seed=cell.seed,
-        label=cell.label,
-        paper=cell.paper,
-        train=TrainingResult(metrics.step, metrics.validation),
-        seconds=seconds,
-        evaluations={**metrics.evaluations, cell.evaluation: evaluation},
-    )
 
 
 def read_state(cell: Cell) -> CellState | None:
@@ -181,25 +184,16 @@ def finished_result(cell: Cell, state: CellState | None) -> CellResult | None:
 
 
 def is_alive(cell: Cell, state: CellState) -> bool:
-    """Whether the process that runs a cell still does: it exists, if it is on this host, and gives signs of life."""
+    """Tell whether the process of a cell still runs it: it exists, if it is on this host, and gives signs of life."""
     if state.state != "running" or state.pid is None:
         return False
-    if state.host == socket.gethostname() and not _exists(state.pid):
-        return False
     try:
+        if state.host == socket.gethostname():
+            with suppress(PermissionError):  # it is another user's
+                os.kill(state.pid, 0)
         return time.time() - cell.state_file.stat().st_mtime < STALE_SECONDS
-    except OSError:
+    except OSError:  # no such process, or no such file
         return False
-
-
-def _exists(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:  # it is another user's
-        pass
-    return True
 
 
 def settings_conflict(cell: Cell, state: CellState | None) -> str | None:
@@ -267,16 +261,10 @@ class _Progress:
     """Keeps the state file of a cell that this process runs: phases, the time they take, and signs of life."""
 
     def __init__(self, cell: Cell, known: CellState | None) -> None:
-        resumed = None if settings_conflict(cell, known) else known
-        self.cell = cell
-        self.state = CellState(
-            state="running",
-            settings=cell.settings,
-            host=socket.gethostname(),
-            pid=os.getpid(),
-            started=_now() if resumed is None else resumed.started,
-            seconds={} if resumed is None else resumed.seconds,
-        )
+        state = CellState("running", cell.settings, host=socket.gethostname(), pid=os.getpid(), started=_now())
+        if known is not None and not settings_conflict(cell, known):
+            state = replace(state, started=known.started, seconds=known.seconds)
+        self.cell, self.state = cell, state
         self._since = time.monotonic()
         self._lock, self._stopped = threading.Lock(), threading.Event()
         self._heart = threading.Thread(target=self._beat, daemon=True)

@@ -18,19 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from open_nvib.experiments.cell import (
-    STALE_SECONDS,
-    Outcome,
-    make_directory,
-    read_result,
-    read_state,
-    reason_of,
-    record_lost_process,
-    run_cell,
-    write_failure,
-    write_result,
-    write_state,
-)
+from open_nvib.experiments.cell import STALE_SECONDS, Outcome, make_directory, reason_of, record_lost_process, run_cell
 from open_nvib.experiments.experiment import Cell, Say
 from open_nvib.store.files import InputError
 
@@ -79,11 +67,9 @@ def run_with_log(cell: Cell, *, folder: str, overwrite: bool, wait_seconds: floa
         os.chdir(folder)
         make_directory(cell)
         with cell.log_file.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
-            return run_cell(
-                cell, say=lambda text: print(text, file=log), overwrite=overwrite, wait_seconds=wait_seconds
-            )
+            return run_cell(cell, say=print, overwrite=overwrite, wait_seconds=wait_seconds)
     except (InputError, OSError) as error:
-        return Outcome(cell, "failed", reason_of(error))
+        return Outcome.of_error(cell, error)
 
 
 class Processes(Engine):
@@ -119,7 +105,7 @@ class Processes(Engine):
                     say(f"{cell}: started, see {cell.log_file}")
                     self._start(cell, overwrite)
                 except (InputError, OSError) as error:
-                    yield Outcome(cell, "failed", reason_of(error))
+                    yield Outcome.of_error(cell, error)
             else:
                 ready = wait(list(self._running))
                 yield self._finish(next(receiver for receiver in self._running if receiver in ready))
@@ -150,9 +136,7 @@ class Processes(Engine):
 
 
 def _run_in_child(sender: Connection, cell: Cell, options: dict[str, Any]) -> None:
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # Ctrl-C reaches all processes of the terminal: the parent ends this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the parent ends this one
     threading.Thread(target=_exit_with_parent, daemon=True).start()
     os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # which counts when torch is imported, so not later
     with cell.log_file.open("ab") as log:
@@ -226,25 +210,13 @@ class Ray(Engine):
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
             cell = waiting.pop(ready)
             try:
-                outcome = ray.get(ready)
+                outcome: Outcome = ray.get(ready)
+                outcome.write_files()
             except ray.exceptions.RayError as error:
                 outcome = record_lost_process(cell, reason_of(error))
-            try:
-                write_files_of(outcome)
             except OSError as error:
-                outcome = Outcome(cell, "failed", reason_of(error))
+                outcome = Outcome.of_error(cell, error)
             yield outcome
-
-
-def write_files_of(outcome: Outcome) -> None:
-    """Write the files that a worker wrote, if it does not share this file system."""
-    cell = outcome.cell
-    if outcome.result is not None and read_result(cell) != outcome.result:
-        write_result(cell, outcome.result)
-    if outcome.record is not None and read_state(cell) != outcome.record:
-        write_state(cell, outcome.record)
-    if outcome.failure and not cell.failure_file.exists():
-        write_failure(cell, outcome.failure)
 
 
 CONNECT_TO_RAY = """

@@ -5,15 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from open_nvib.experiments.cell import (
-    Outcome,
-    finished_result,
-    is_alive,
-    read_state,
-    reason_of,
-    settings_conflict,
-    write_result,
-)
+from open_nvib.experiments.cell import Outcome, finished_result, is_alive, read_state, settings_conflict, write_result
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
 from open_nvib.store.cells import CellResult
@@ -90,7 +82,7 @@ def _keep(cell: Cell, result: CellResult) -> Outcome:
         if labelled != result:
             write_result(cell, labelled)
     except OSError as error:
-        return Outcome(cell, "failed", reason_of(error))
+        return Outcome.of_error(cell, error)
     return Outcome(cell, "kept", result=labelled)
 
 
@@ -114,7 +106,7 @@ def _count(cells: int) -> str:
 
 @dataclass(frozen=True)
 class CellStatus:
-    """How far a cell is.
+    """The progress of a cell.
 
     Args:
         row: its row.

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from html import escape
-from importlib.resources import files
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -58,10 +57,10 @@ def to_page(report: Report) -> str:
     """Turn a report into a page."""
     loader = PackageLoader("open_nvib.report", "templates")
     environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
-    css = (files("open_nvib.report") / "templates" / "page.css").read_text(encoding="utf-8")
     head, *sections = _sections(report)
+    generator, title = f"{GENERATOR} {__version__}", Markup(head.title)
     return environment.get_template("page.html.j2").render(
-        title=Markup(head.title), head=head, sections=sections, css=Markup(css), generator=f"{GENERATOR} {__version__}"
+        title=title, head=head, sections=sections, generator=generator
     )
 
 
@@ -73,15 +72,12 @@ def is_our_page(page: str) -> bool:
 def _parser() -> MarkdownIt:
     parser = MarkdownIt("zero", {"html": True}).enable(list(SYNTAX))
 
-    def html_inline(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
+    def safe(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
         content = tokens[index].content
-        return content if content in SAFE_HTML else escape(content)
+        return content if content in SAFE_HTML and tokens[index].type == "html_inline" else escape(content)
 
-    def image(_: Any, tokens: Sequence[Token], index: int, *__: Any) -> str:
-        return escape(tokens[index].content)  # figures are blocks of their own; nothing else may be loaded
-
-    parser.add_render_rule("html_inline", html_inline)
-    parser.add_render_rule("image", image)
+    parser.add_render_rule("html_inline", safe)
+    parser.add_render_rule("image", safe)  # figures are blocks of their own; nothing else may be loaded
     return parser
 
 
@@ -99,7 +95,8 @@ def _sections(report: Report) -> list[Section]:
             section.title = render(block[1:2])
         elif first.tag == "h2":
             section.close_details()
-            sections.append(Section(_slug(block[1].content), render(block[1:2])))
+            name = re.sub(r"[^\w]+", "-", block[1].content.lower()).strip("-")  # as code hosts name headings
+            sections.append(Section(name, render(block[1:2])))
         elif first.tag == "h3":
             section.open_details(render(block[1:2]))
         elif first.tag == "table":
@@ -108,7 +105,8 @@ def _sections(report: Report) -> list[Section]:
             opening = f'<div class="scroll" role="region" aria-labelledby="caption-{tables}" tabindex="0">'
             caption = f'<figcaption id="caption-{tables}">{render(next(blocks)[1:2])}</figcaption>'
             section.blocks.append(f'<figure class="table">{opening}\n{render(block)}\n</div>{caption}</figure>')
-        elif name := _figure_name(block[1]):
+        elif figure := re.fullmatch(r"!\[.*\]\(figures/(\w+)\.svg\)", block[1].content):
+            name = figure[1]
             drawing = inline(report.figures[name], name=name, alt=(block[1].children or [block[1]])[0].content)
             caption = f"<figcaption>{render(next(blocks)[1:2])}</figcaption>"
             opening = f'<figure id="figure-{name}"><div class="drawing">'
@@ -120,12 +118,6 @@ def _sections(report: Report) -> list[Section]:
     return sections
 
 
-def _figure_name(inline: Token) -> str | None:
-    """Name the figure that a paragraph consists of."""
-    found = re.fullmatch(r"!\[.*\]\(figures/(\w+)\.svg\)", inline.content)
-    return found[1] if found else None
-
-
 def _blocks(tokens: Sequence[Token]) -> Iterator[list[Token]]:
     """Split tokens where no block is open."""
     start, depth = 0, 0
@@ -134,11 +126,6 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[list[Token]]:
         if depth == 0:
             yield list(tokens[start : index + 1])
             start = index + 1
-
-
-def _slug(title: str) -> str:
-    """Name a section as code hosts name the headings of a Markdown file."""
-    return re.sub(r"[^\w]+", "-", title.lower()).strip("-")
 
 
 def _arrange_text(block: Sequence[Token], section: Section) -> None:

@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Read, mean_and_deviation
+from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Measure, Read, mean_and_deviation
 from open_nvib.report.paper import PAPER, PaperRow
 from open_nvib.store.cells import CellResult, read_cells
 from open_nvib.store.evaluations import Evaluation
@@ -190,9 +190,11 @@ class Results:
         rows = tuple(RowResults(row.plan, row.cells, name) for row in self.rows)
         return Results(self.plan, name, rows, self.unplanned)
 
-    def mean(self, read: Read) -> MeanAndDeviation | None:
-        """Mean over all cells, of what does not depend on the row, such as the perplexity of real text."""
-        return mean_and_deviation([value for row in self.rows for value in row.values(read)])
+    def real(self, measure: Measure) -> MeanAndDeviation | None:
+        """Mean over all cells of the same number of real text; None where it was not measured."""
+        if measure.real is None:
+            return None
+        return mean_and_deviation([value for row in self.rows for value in row.values(measure.real)])
 
 
 def read_results(plan: Plan, folder: str | Path, *, evaluation: str | None = None) -> Results:
@@ -310,7 +312,8 @@ def select_nvae(rows: Sequence[RowResults]) -> SelectedNVAE | None:
         row, bleu, kept = max(few, key=lambda entry: entry[1])
         why = f"has the highest BLEU of the NVAE rows that keep at most {KEEPS_FEW:.0%} of the vectors"
     elif useful:
-        row, bleu, kept = min(useful, key=lambda entry: (round(entry[2], 2), _reverse_perplexity(entry[0])))
+        reverse = {row.name: mean.mean for row, _, _ in useful if (mean := row.mean(REVERSE.read))}
+        row, bleu, kept = min(useful, key=lambda entry: (round(entry[2], 2), reverse.get(entry[0].name, math.inf)))
         why = (
             f"keeps fewest vectors with a BLEU of at least {USEFUL_BLEU:.0f}, with the lowest R-PPL of those with as "
             f"few, as no NVAE row with such a BLEU keeps at most {KEEPS_FEW:.0%}"
@@ -319,8 +322,3 @@ def select_nvae(rows: Sequence[RowResults]) -> SelectedNVAE | None:
         row, bleu, kept = max(known, key=lambda entry: entry[1])
         why = f"has the highest BLEU, as no NVAE row has a BLEU of {USEFUL_BLEU:.0f}"
     return SelectedNVAE(row, f"{row.title}, which {why} (BLEU {bleu:.1f}, ν = {kept:.2f})")
-
-
-def _reverse_perplexity(row: RowResults) -> float:
-    found = row.mean(REVERSE.read)
-    return math.inf if found is None else found.mean

@@ -3,19 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from open_nvib.report.measures import (
-    BLEU,
-    FORWARD,
-    KEPT,
-    LATENT,
-    PATHS,
-    PERPLEXITY,
-    REVERSE,
-    SAMPLES,
-    MeanAndDeviation,
-    Measure,
-    write_number,
-)
+from open_nvib.report import measures
+from open_nvib.report.measures import MeanAndDeviation, Measure, write_number
 from open_nvib.report.paper import PaperRow
 from open_nvib.report.results import Results, RowResults, SelectedNVAE
 
@@ -56,16 +45,15 @@ class Column:
 
     def real(self, results: Results) -> str:
         """Write the number of real text, the mean over all cells; empty where it was not measured."""
-        found = results.mean(self.measure.real) if self.measure.real else None
-        return self.measure.write(found)[0] if found else ""
+        return self.measure.write(found)[0] if (found := results.real(self.measure)) else ""
 
 
 MAIN = (
-    Column(KEPT, paper=lambda row: MeanAndDeviation(row.kept, None, 5)),
-    Column(BLEU, "↑", lambda row: row.bleu),
-    Column(PERPLEXITY, "↓", lambda row: row.perplexity),
-    Column(FORWARD, "↓", lambda row: row.forward),
-    Column(REVERSE, "↓", lambda row: row.reverse),
+    Column(measures.KEPT, paper=lambda row: MeanAndDeviation(row.kept, None, 5)),
+    Column(measures.BLEU, "↑", lambda row: row.bleu),
+    Column(measures.PERPLEXITY, "↓", lambda row: row.perplexity),
+    Column(measures.FORWARD, "↓", lambda row: row.forward),
+    Column(measures.REVERSE, "↓", lambda row: row.reverse),
 )
 
 
@@ -82,17 +70,17 @@ def copying_table(results: Results) -> Table | None:
 
 def samples_table(results: Results) -> Table | None:
     """Make the table of diversity, copies and empty samples, with real text as the last line."""
-    return _measured(results, tuple(map(Column, SAMPLES)), real=True)
+    return _measured(results, tuple(map(Column, measures.SAMPLES)), real=True)
 
 
 def latent_table(results: Results) -> Table | None:
     """Make the table of what the latent carries."""
-    return _measured(results, tuple(map(Column, LATENT)))
+    return _measured(results, tuple(map(Column, measures.LATENT)))
 
 
 def paths_table(results: Results) -> Table | None:
     """Make the table of paths between texts."""
-    return _measured(results, tuple(map(Column, PATHS)), needed=PATHS[:2])
+    return _measured(results, tuple(map(Column, measures.PATHS)), needed=measures.PATHS[:2])
 
 
 VALIDATION = {
@@ -139,20 +127,15 @@ def _table(
     marked: RowResults | None = None,
 ) -> Table:
     """Make a table of `rows`, with the number of seeds, real text and the paper's numbers where asked and known."""
-    printed = printed and any(row.paper for row in rows)
-    titles = ["model", *(["seeds"] if seeds else []), *(column.title for column in columns)]
+    in_paper = columns if printed and any(row.paper for row in rows) else ()
+    titles = [column.title for column in columns] + [f"{column.title}, paper" for column in in_paper]
     lines = []
     for row in rows:
-        line = [row.title + (MARK if row is marked else ""), *([_seeds(row)] if seeds else [])]
-        line += [column.ours(row) for column in columns]
-        line += [column.printed(row) for column in columns] if printed else []
-        lines.append(tuple(line))
-    of_real_text = [column.real(results) for column in columns] if real else []
-    if any(of_real_text):
-        after = [""] * (len(columns) if printed else 0)
-        lines.append(("real text held out", *([""] if seeds else []), *of_real_text, *after))
-    titles += [f"{column.title}, paper" for column in columns] if printed else []
-    return Table(tuple(titles), tuple(lines))
+        numbers = [column.ours(row) for column in columns] + [column.printed(row) for column in in_paper]
+        lines.append((row.title + (MARK if row is marked else ""), *([_seeds(row)] if seeds else []), *numbers))
+    if real and any(of_real_text := [column.real(results) for column in columns]):
+        lines.append(("real text held out", *([""] if seeds else []), *of_real_text, *("" for _ in in_paper)))
+    return Table(("model", *(["seeds"] if seeds else []), *titles), tuple(lines))
 
 
 def _seeds(row: RowResults) -> str:

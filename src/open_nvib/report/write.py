@@ -18,7 +18,7 @@ PAGE, MARKDOWN, FIGURES, CELLS = "report.html", "report.md", "figures", "cells"
 
 @dataclass(frozen=True)
 class WrittenReport:
-    """Where the page of a report is, and remarks for the one who asked for it."""
+    """The path of the page of a report, and remarks for the user."""
 
     page: Path
     remarks: tuple[str, ...] = ()

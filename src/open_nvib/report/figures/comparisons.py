@@ -76,10 +76,15 @@ def draw_points(
             _fit(axes, "x", results, x, [point[0] for there in points[index] for point in there.values()])
             _fit(axes, "y", results, y, [point[1] for there in points[index] for point in there.values()])
             for row, there in zip(results.rows, points[index], strict=True):
+                look = look_of(row.family)
                 for seed, (across, up) in there.items():
                     tip = f"cell-{index}-{row.name}-{seed}"
                     tips[tip] = f"{row.title}, seed {seed}: {x.title} {across:.4g}, {y.title} {up:.4g}"
-                    _point(axes, row, across, up, ringed=selected is not None and selected.row is row, gid=tip)
+                    if selected is not None and selected.row is row:
+                        ring: Any = {"markersize": 11.5, "markeredgecolor": INK, "markeredgewidth": 1.1}
+                        axes.plot([across], [up], "o", color="none", **ring)
+                    edge: Any = {"markeredgecolor": PAPER, "markeredgewidth": 0.7}
+                    axes.plot([across], [up], look.marker, color=look.colour, alpha=0.9, gid=tip, **edge)
             if len(results.rows) <= MOST_LABELS:
                 labels = [
                     (results.short_titles[row.name], sorted(there.values())[len(there) // 2])  # the middle seed
@@ -97,13 +102,6 @@ def _points(row: RowResults, x: Measure, y: Measure) -> dict[int, Point]:
     return {seed: (across, up) for seed, (across, up) in found.items() if across is not None and up is not None}
 
 
-def _point(axes: Axes, row: RowResults, x: float, y: float, *, ringed: bool, gid: str) -> None:
-    look = look_of(row.family)
-    if ringed:
-        axes.plot([x], [y], "o", markersize=11.5, color="none", markeredgecolor=INK, markeredgewidth=1.1)
-    axes.plot([x], [y], look.marker, color=look.colour, markeredgecolor=PAPER, markeredgewidth=0.7, alpha=0.9, gid=gid)
-
-
 def _fit(axes: Axes, which: str, results: Results, measure: Measure, values: list[float]) -> None:
     """Set label and limits of the "x" or "y" axis, with a dashed line where real text is."""
     axis, set_limits, line = (
@@ -113,18 +111,14 @@ def _fit(axes: Axes, which: str, results: Results, measure: Measure, values: lis
     if measure in LIMITS:
         set_limits(*LIMITS[measure])
         return
-    real = results.mean(measure.real) if measure.real else None
-    if real:
+    if real := results.real(measure):
         line(real.mean, **REAL_TEXT, zorder=1)
     fit_perplexity(axes, which, [*values, *([real.mean] if real else [])])
 
 
 def _legend(figure: Figure, rows: Sequence[RowResults], selected: SelectedNVAE | None, *, real: bool) -> None:
-    families = [family for family in FAMILIES if any(row.family == family for row in rows)]
-    handles = [
-        Line2D([], [], marker=look_of(family).marker, color=look_of(family).colour, linestyle="", label=family)
-        for family in families
-    ]
+    looks = [(family, look_of(family)) for family in FAMILIES if any(row.family == family for row in rows)]
+    handles = [Line2D([], [], marker=x.marker, color=x.colour, linestyle="", label=family) for family, x in looks]
     if selected is not None and any(selected.row is row for row in rows):
         ring = {"marker": "o", "color": "none", "markeredgecolor": INK, "markersize": 10}
         handles.append(Line2D([], [], linestyle="", label="best NVAE", **ring))
