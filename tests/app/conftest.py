@@ -4,6 +4,7 @@ import socket
 from collections.abc import Iterator
 from dataclasses import replace
 
+import gradio as gr
 import pytest
 
 from open_nvib.app import make_app, serve
@@ -74,11 +75,15 @@ def runs(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
 
 
 @pytest.fixture(scope="session")
-def address(runs: dict[str, Run]) -> Iterator[str]:
+def app_blocks(runs: dict[str, Run]) -> gr.Blocks:
+    return make_app(runs)
+
+
+@pytest.fixture(scope="session")
+def address(app_blocks: gr.Blocks) -> Iterator[str]:
     """Where the page is served."""
-    blocks = make_app(runs)
-    yield serve(blocks, port=free_port(), wait=False)
-    blocks.close()
+    yield serve(app_blocks, port=free_port(), wait=False)
+    app_blocks.close()
 
 
 def free_port() -> int:

@@ -2,17 +2,20 @@
 
 import contextlib
 import json
+import select
 import socket
 import threading
 import time
 import uuid
+from collections import Counter
 
 import gradio as gr
 import httpx
 import pytest
+from app.conftest import free_port
 
-from open_nvib.app import make_app, serve
-from open_nvib.app.page import MAX_BODY_BYTES
+from open_nvib.app import make_app, network, serve
+from open_nvib.app.network import MAX_BODY_BYTES, MAX_PER_CLIENT, MAX_QUEUE
 from open_nvib.store.files import InputError
 
 
@@ -130,6 +133,118 @@ def test_large_requests_are_refused(client):
     pieces = (body[start : start + 65536] for start in range(0, len(body), 65536))  # without a length in the header
     with contextlib.suppress(httpx.HTTPError):  # hung up on: as good
         assert client.post("/gradio_api/queue/join", content=pieces).status_code >= 400
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "evil.example"},
+        {"host": "evil.example", "origin": "http://evil.example"},
+        {"host": "127.0.0.1.evil.example"},
+        {"host": "localhost@evil.example"},
+        {"host": "[::1"},
+        {"host": ""},
+        {"x-forwarded-host": "evil.example"},
+        {"origin": "http://evil.example"},
+        {"origin": "http://localhost:1"},
+        {"origin": "null"},
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "OPTIONS", "POST"])
+def test_other_hosts_and_origins_are_refused(client, headers, method):
+    preflight = {"access-control-request-method": "POST"} if method == "OPTIONS" else {}
+    response = client.request(
+        method, "/gradio_api/queue/join" if method == "POST" else "/config", headers=headers | preflight
+    )
+    assert response.status_code == 403
+    assert len(response.text.splitlines()) == 1
+    assert not [name for name in response.headers if name.startswith("access-control")]
+
+
+def test_the_hosts_that_the_page_is_served_at_are_answered(runs, monkeypatch):
+    monkeypatch.setenv("SPACE_HOST", "me-space.hf.space")
+    blocks, port = make_app({"nvae": runs["nvae"]}), free_port()
+    try:
+        serve(blocks, host="0.0.0.0", port=port, allowed_hosts=["latent.example"], wait=False)
+        with httpx.Client() as client:
+            for host in ("localhost", "127.0.0.1", "127.0.0.9", "latent.example", "me-space.hf.space:443"):
+                where = "127.0.0.9" if host == "127.0.0.9" else "127.0.0.1"
+                own = {"host": host, "origin": f"https://{host}"}
+                assert client.get(f"http://{where}:{port}/config", headers=own).status_code == 200, host
+            proxied = {"host": f"127.0.0.1:{port}", "origin": "https://latent.example"}
+            assert client.get(f"http://127.0.0.1:{port}/config", headers=proxied).status_code == 200
+            assert client.get(f"http://127.0.0.1:{port}/config", headers={"host": "10.1.2.3"}).status_code == 403
+    finally:
+        blocks.close()
+
+
+def from_address(address: str, own: str) -> httpx.Client:
+    return httpx.Client(base_url=address, timeout=60.0, transport=httpx.HTTPTransport(local_address=own))
+
+
+def test_one_client_cannot_fill_the_queue(address, known):
+    values = ["nvae", 20, 0, True, 5, 10]
+    with from_address(address, "127.0.0.2") as greedy, from_address(address, "127.0.0.3") as other:
+        index = handlers(greedy)["generate-texts"]
+        body = {"data": values, "fn_index": index, "session_hash": "greedy"}
+        codes = Counter(greedy.post("/gradio_api/queue/join", json=body).status_code for _ in range(2 * MAX_QUEUE))
+        assert set(codes) == {200, 429}
+        assert call(other, "inspect-strip", ["nvae", known[0]])["success"]
+
+
+def test_requests_that_are_still_read_count(address):
+    """A client that sends the ends of many requests at once gets no more of them into the queue."""
+    where = httpx.URL(address)
+    opened = [
+        socket.create_connection((where.host, where.port), 10, ("127.0.0.4", 0)) for _ in range(MAX_PER_CLIENT + 8)
+    ]
+    head = f"POST /gradio_api/queue/join HTTP/1.1\r\nHost: {where.host}\r\nContent-Length: 5\r\n\r\n"
+    for one in opened:
+        one.sendall(head.encode())
+    ends, answered = time.monotonic() + 30, []
+    while len(answered) < 8 and time.monotonic() < ends:
+        time.sleep(0.1)
+        answered = select.select(opened, [], [], 0)[0]
+    codes = [one.recv(100).split()[1] for one in answered]
+    for one in opened:
+        one.close()
+    assert codes == [b"429"] * 8
+
+
+def test_answers_that_nobody_fetches_do_not_pile_up(address, app_blocks, known, monkeypatch):
+    monkeypatch.setattr(network, "MAX_UNREAD_MESSAGES", 20)
+    with from_address(address, "127.0.0.5") as client:
+        index = handlers(client)["inspect-strip"]
+        for number in range(30):
+            body = {"data": ["nvae", known[0]], "fn_index": index, "session_hash": f"deaf-{number % 3}"}
+            assert client.post("/gradio_api/queue/join", json=body).status_code == 200
+            while len(app_blocks._queue) or app_blocks._queue.get_active_worker_count():
+                time.sleep(0.01)
+        queue = app_blocks._queue
+        assert sum(messages.qsize() for messages in queue.pending_messages_per_session.values()) < 40
+        assert sum(len(queue.pending_event_ids_session.get(f"deaf-{number}", ())) for number in range(3)) < 20
+        assert call(client, "inspect-strip", ["nvae", known[0]])["success"]
+
+
+WRONG = [{"a": [1]}, [[]], 3, True, "x", None, {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}]
+
+
+@pytest.mark.filterwarnings("ignore:.*no_silent_downcasting")  # gradio's own, of pandas
+def test_wrong_types_log_no_traceback(client, capfd, caplog):
+    for handler, index in handlers(client).items():
+        count = len(client.get("/config").json()["dependencies"][index]["inputs"])
+        for values in (*([wrong] * count for wrong in WRONG), ["nvae", *[{}] * (count - 1)], []):
+            call(client, handler, values)
+    for body in (
+        {"data": [], "fn_index": 10**6, "session_hash": "x"},
+        {"data": [], "fn_index": -1},
+        {"data": 1},
+        [1],
+        "x",
+    ):
+        assert client.post("/gradio_api/queue/join", json=body).status_code >= 400
+    said = "".join(capfd.readouterr()) + caplog.text
+    assert "Traceback" not in said
 
 
 def test_a_port_in_use_is_named(runs):

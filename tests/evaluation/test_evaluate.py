@@ -1,16 +1,23 @@
 """A small run evaluated: what is written, that it is repeatable, that it goes on, and what is refused."""
 
+import contextlib
 import errno
+import fcntl
 import json
 import os
+import pty
+import re
 import shutil
+import struct
 import subprocess
 import sys
+import termios
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from datasets import Dataset
 
 from open_nvib.cli import main
@@ -38,6 +45,21 @@ CIRCUMSTANCES = {"settings", "model", "config", "recipe", "seed", "versions"}
 def quiet(text: str) -> None: ...
 
 
+def said_on_a_terminal(command: list[str]) -> str:
+    """What a command writes to standard error where that is a terminal."""
+    master, slave = pty.openpty()
+    fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 120, 0, 0))
+    process = subprocess.Popen(command, stderr=slave, stdout=subprocess.DEVNULL)
+    os.close(slave)
+    said = b""
+    with contextlib.suppress(OSError):  # how Linux says that the other end is closed
+        while piece := os.read(master, 65536):
+            said += piece
+    os.close(master)
+    assert process.wait() == 0
+    return said.decode()
+
+
 @pytest.fixture
 def run(nvae: Path, tmp_path: Path) -> Path:
     """A copy to write into."""
@@ -56,6 +78,24 @@ def test_an_evaluation_is_written_with_what_it_is_of(run):
     assert evaluation.trained_on.sentences == 12
     assert evaluation.generation is not None
     assert sum(evaluation.generation.lengths) == 30
+
+
+def test_a_terminal_shows_what_is_measured_and_the_time_left(run):
+    (run.parent / "small.yaml").write_text(yaml.safe_dump(as_builtins(SMALL)))
+    command = [sys.executable, "-m", "open_nvib", "evaluate", str(run), "--config", str(run.parent / "small.yaml")]
+    said = said_on_a_terminal(command)
+    for step in ("reconstruct", "sample", "train a scorer", "score", "encode", "bound the likelihood"):
+        assert re.search(rf"{step}: .*\[\d\d:\d\d<", said), step
+    shutil.rmtree(run / "evaluation")
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert "[00:0" not in done.stderr + done.stdout
+
+
+def test_a_terminal_shows_the_time_that_training_takes(evaluation_data, tmp_path):
+    options = ["--data", str(evaluation_data), "--output", str(tmp_path / "run"), "--optimiser.steps", "3"]
+    sizes = ["--model.d_model", "16", "--model.ffn_size", "16", "--optimiser.batch_size", "8"]
+    said = said_on_a_terminal([sys.executable, "-m", "open_nvib", "train", *options, *sizes])
+    assert re.search(r"3/3 \[\d\d:\d\d<\d\d:\d\d", said)
 
 
 def test_evaluating_twice_gives_the_same_numbers(run, tmp_path):

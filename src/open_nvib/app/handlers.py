@@ -15,8 +15,25 @@ from open_nvib.text.using.run import Run
 MAX_LETTERS = 2_000
 """Of a text; the model sets the limit in tokens."""
 
+log = logging.getLogger(__name__)
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+class PageBlocks(gr.Blocks):
+    """Blocks that answer a request with wrong types or too few values with a message, and log no traceback."""
+
+    async def process_api(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
+        try:
+            return await super().process_api(*args, **kwargs)
+        except gr.Error as error:
+            error.print_exception = False
+            raise
+        except Exception as error:
+            log.warning("a request failed: %.200r", error)
+            raise gr.Error(
+                "The values are not of the expected types.", title="Invalid input", print_exception=False
+            ) from None
 
 
 @dataclass(frozen=True)
@@ -72,7 +89,7 @@ def as_message(handler: Callable[P, T]) -> Callable[P, T]:
         except InputError as error:
             title, text = "Invalid input", str(error)
         except Exception:
-            logging.getLogger(__name__).exception("a request failed")
+            log.exception("a request failed")
             title, text = "Internal error", "This is not a mistake in what you typed. The log of the server has it."
         raise gr.Error(escape(text), duration=20, title=title, print_exception=False)
 

@@ -3,25 +3,20 @@
 import errno
 import os
 import socket
+from collections.abc import Sequence
 from importlib.resources import files
 from typing import Any
 
 import gradio as gr
 from gradio import themes
-from starlette.middleware import Middleware
-from starlette.responses import PlainTextResponse
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from open_nvib.app.handlers import Page
+from open_nvib.app.handlers import Page, PageBlocks
+from open_nvib.app.network import MAX_QUEUE, MAX_SESSIONS, guard
 from open_nvib.app.runs import example_texts
 from open_nvib.app.tabs import TABS
 from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
 
-MAX_QUEUE = 64
-"""Requests that may wait; a request to a full queue is refused."""
-MAX_BODY_BYTES = 256 * 1024
-"""Size of a request. The page sends texts of a few kilobytes."""
 FONTS = {
     "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"],
     "font_mono": ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
@@ -31,7 +26,7 @@ FONTS = {
 def make_app(runs: dict[str, Run]) -> gr.Blocks:
     """A page for these runs, by name. `serve` puts it on the network."""
     names = list(runs)
-    with gr.Blocks(title="open_nvib: look into the latent", analytics_enabled=False) as blocks:
+    with PageBlocks(title="open_nvib: look into the latent", analytics_enabled=False) as blocks:
         gr.Markdown("# open_nvib\nA text autoencoder whose latent is a set of weighted vectors. Look at what it keeps.")
         run = gr.Dropdown(names, value=names[0], label="Run", visible=len(names) > 1, elem_id="run")
         page = Page(blocks, runs, run, example_texts(runs[names[0]]))
@@ -44,12 +39,23 @@ def make_app(runs: dict[str, Run]) -> gr.Blocks:
 
 
 def serve(
-    blocks: gr.Blocks, *, host: str = "127.0.0.1", port: int = 7860, open_browser: bool = False, wait: bool = True
+    blocks: gr.Blocks,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    allowed_hosts: Sequence[str] = (),
+    open_browser: bool = False,
+    wait: bool = True,
 ) -> str:
-    """Serve the page until interrupted, or in the background with `wait` False. Returns its address."""
+    """Serve the page until interrupted, or in the background with `wait` False. Returns its address.
+
+    Requests are answered at this host, on loopback, and at `allowed_hosts`: names that a proxy or a DNS gives it.
+    """
     _check_free(host, port)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    _, address, _ = blocks.launch(server_name=host, server_port=port, inbrowser=open_browser, **launch_settings())
+    settings = launch_settings()
+    settings["app_kwargs"]["lifespan"] = guard(blocks, host, allowed_hosts)
+    _, address, _ = blocks.launch(server_name=host, server_port=port, inbrowser=open_browser, **settings)
     if wait:
         print(f"The page is at {address} (Ctrl+C stops it)", flush=True)
         blocks.block_thread()
@@ -68,7 +74,7 @@ def launch_settings() -> dict[str, Any]:
     return {
         "theme": theme,
         "css": (files("open_nvib.app") / "page.css").read_text(encoding="utf-8"),
-        "app_kwargs": {"middleware": [Middleware(Limits)], "docs_url": None, "redoc_url": None, "openapi_url": None},
+        "app_kwargs": {"docs_url": None, "redoc_url": None, "openapi_url": None},
         "share": False,
         "ssr_mode": False,
         "mcp_server": False,
@@ -76,34 +82,10 @@ def launch_settings() -> dict[str, Any]:
         "enable_monitoring": False,
         "footer_links": [],
         "max_file_size": "1b",
+        "state_session_capacity": MAX_SESSIONS,
         "prevent_thread_lock": True,
         "quiet": True,
     }
-
-
-class Limits:
-    """Refuses uploads, for which the page has no use, and requests that are too large."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self.app(scope, receive, send)
-        if scope["path"].rstrip("/").endswith("/upload"):
-            return await PlainTextResponse("This page takes no files.", 403)(scope, receive, send)
-        length = dict(scope["headers"]).get(b"content-length", b"0")
-        if not length.isdigit() or int(length) > MAX_BODY_BYTES:
-            return await PlainTextResponse("This request is too large.", 413)(scope, receive, send)
-        read = 0
-
-        async def counted() -> Message:
-            nonlocal read
-            message: Any = await receive()
-            read += len(message.get("body", b""))
-            return {"type": "http.disconnect"} if read > MAX_BODY_BYTES else message
-
-        return await self.app(scope, counted, send)
 
 
 def _check_free(host: str, port: int) -> None:

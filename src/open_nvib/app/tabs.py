@@ -56,7 +56,7 @@ def add_inspect(page: Page, tab: gr.Tab) -> None:
     with gr.Accordion("Token by token: α, weight, σ, KL", open=False):
         table = shown("inspect-table")
 
-    def handle(name: str, sentence: str | None) -> tuple[str, str, str, str]:
+    def handle(name: Any, sentence: Any) -> tuple[str, str, str, str]:
         return inspect(page.chosen(name), checked_text(sentence))
 
     on([text.submit, page.run.change, page.blocks.load], handle, [page.run, text], [strip, reconstruction, table, heat])
@@ -91,7 +91,7 @@ def add_edit(page: Page, tab: gr.Tab) -> None:
     gr.Markdown("#### Decoded, against what the latent gives as it is")
     decoded = shown("edit-decoded")
 
-    def encode(name: str, sentence: str | None) -> tuple[Any, ...]:
+    def encode(name: Any, sentence: Any) -> tuple[Any, ...]:
         run, sentence = page.chosen(name), checked_text(sentence)
         found = editable(run, sentence)
         if not found:
@@ -100,8 +100,9 @@ def add_edit(page: Page, tab: gr.Tab) -> None:
         choices = gr.CheckboxGroup(found, value=indices), gr.Dropdown(found, value=indices[0])
         return sentence, *choices, 1.0, edit(run, sentence, {})
 
-    def change(name: str, sentence: str | None, on: list[int], which: int, times: float) -> str:
+    def change(name: Any, sentence: Any, on: Any, which: Any, times: Any) -> str:
         run, sentence = page.chosen(name), checked_text(sentence, "the encoded sentence")
+        on = on if isinstance(on, list) else []
         indices = [index for _, index in editable(run, sentence)]
         factors = {index: float(index in on) for index in indices}
         if which in indices and which in on:
@@ -164,7 +165,7 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
     button = gr.Button("Generate", variant="primary", elem_id="generate-go")
     texts = shown("generate-texts")
 
-    def generate(name: str, many: float, number: float, as_in_data: bool, tokens: float, chosen_delta: float) -> str:
+    def generate(name: Any, many: Any, number: Any, as_in_data: Any, tokens: Any, chosen_delta: Any) -> str:
         run = page.chosen(name)
         own = delta_of(run)
         if own is not None:
@@ -178,7 +179,7 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
             )
         )
 
-    def adapt(name: str) -> tuple[Any, Any]:
+    def adapt(name: Any) -> tuple[Any, Any]:
         run = page.chosen(name)
         longest = max_length(run)
         return gr.Slider(maximum=longest, value=min(12, longest)), gr.Slider(**delta_range(run))
@@ -215,11 +216,11 @@ def add_interpolate(page: Page, tab: gr.Tab) -> None:
     gr.Markdown("#### The whole path")
     table = shown("interpolate-path")
 
-    def show_point(name: str, first: str | None, second: str | None, weight: float) -> str:
+    def show_point(name: Any, first: Any, second: Any, weight: Any) -> str:
         first, second = checked_text(first, "the first sentence"), checked_text(second, "the second sentence")
         return between(page.chosen(name), first, second, checked_number(weight, "the point", 0, 1, whole=False))
 
-    def show_all(name: str, first: str | None, second: str | None, weight: float) -> tuple[str, str]:
+    def show_all(name: Any, first: Any, second: Any, weight: Any) -> tuple[str, str]:
         at_point = show_point(name, first, second, weight)
         texts = page.chosen(name).interpolate(str(first), str(second), steps=PATH_POINTS)
         return at_point, path_table([step / (PATH_POINTS - 1) for step in range(PATH_POINTS)], texts)
@@ -249,7 +250,7 @@ def add_compare(page: Page, tab: gr.Tab) -> None:
     text = page.sentence("compare", "Compare")
     side_by_side = shown("compare-cards")
 
-    def handle(selected: list[str], sentence: str | None) -> str:
+    def handle(selected: Any, sentence: Any) -> str:
         if not selected:
             raise InputError("no run is chosen. Tick at least one.")
         return compare({name: page.chosen(name) for name in selected}, checked_text(sentence))
@@ -262,7 +263,7 @@ def add_report(page: Page, tab: gr.Tab) -> None:
     made: dict[str, str] = {}  # a report takes seconds to draw, and a run does not change
     frame = shown("report-frame")
 
-    def handle(name: str) -> str:
+    def handle(name: Any) -> str:
         run = page.chosen(name)
         if name not in made:
             # the directory of the run is not the reader's business

@@ -135,7 +135,13 @@ def inspect(
 
 
 def app(
-    runs: Sequence[str], *, host: str = "127.0.0.1", port: int = 7860, open: bool = False, device: str | None = None
+    runs: Sequence[str],
+    *,
+    host: str = "127.0.0.1",
+    port: int = 7860,
+    allowed_hosts: Sequence[str] = (),
+    open: bool = False,
+    device: str | None = None,
 ) -> None:
     """Open a web page on which to look into the latent of one or more runs.
 
@@ -143,6 +149,7 @@ def app(
         runs: one or more run directories that `nvib train` wrote
         host: address to listen on; 0.0.0.0 is every network
         port: port to listen on
+        allowed_hosts: names at which a proxy or a DNS serves the page, other than --host and localhost
         open: open the page in a browser
         device: such as cuda; the CPU if not given
     """
@@ -152,7 +159,8 @@ def app(
         raise InputError("the page needs gradio. It is the extra app: pip install '.[app]' in a clone.") from error
     from open_nvib.app import make_app, open_runs, serve
 
-    serve(make_app(open_runs(runs, device=device)), host=host, port=port, open_browser=open)
+    blocks = make_app(open_runs(runs, device=device))
+    serve(blocks, host=host, port=port, allowed_hosts=allowed_hosts, open_browser=open)
 
 
 def evaluate(run: str, config: EvaluateConfig, *, data: str | None = None, device: str | None = None) -> None:

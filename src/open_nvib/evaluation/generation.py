@@ -30,7 +30,7 @@ def draw_samples(run: Run, count: int, *, seed: int, cache: ResultCache, inputs:
         step_seed = seed * 1_000_003 + step
 
         def compute(size: int = size, step_seed: int = step_seed) -> list[list[int]]:
-            return run.sample_ids(size, seed=step_seed)
+            return run.sample_ids(size, seed=step_seed, progress="sample")
 
         name = f"samples-{first + size}-of-{count}"
         samples += cache.run(name, {**inputs, "size": size, "seed": step_seed}, compute, list[list[int]])

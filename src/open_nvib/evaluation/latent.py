@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
+from tqdm.auto import tqdm
 
 from open_nvib._records import unchecked
 from open_nvib.attention import Mixture
@@ -64,9 +65,10 @@ def diagnose(
         pair.posterior.sample(importance_samples, torch.Generator().manual_seed(seed * 1_000_003 + index))
         for index, pair in enumerate(encoded.densities)
     ]
+    each_text = zip(texts, encoded.densities, sets, strict=True)
     found = [
         bounds(log_weights(model, text, pair, drawn, batch_size=batch_size))
-        for text, pair, drawn in zip(texts, encoded.densities, sets, strict=True)
+        for text, pair, drawn in tqdm(each_text, "bound the likelihood", len(texts), unit="", leave=False, disable=None)
     ]
     nll = -sum(bound.importance for bound in found)
     return replace(
@@ -96,7 +98,7 @@ def _encode(model: TextAutoencoder, texts: Texts, batch_size: int, faint: float)
     columns: dict[str, Tensor] = {}
     pairs: dict[int, TextDensities] = {}
     means = []
-    for indices, batch in in_batches(texts, batch_size, len):
+    for indices, batch in in_batches(texts, batch_size, len, "encode"):
         latent = encode(model, batch)
         kl = bottleneck.kl(latent)
         rows = {"dirichlet": kl.dirichlet, "gaussian": kl.gaussian, "n": latent.lengths, "alpha0": latent.alpha0}

@@ -31,7 +31,7 @@ PLACES = ("first fifth", "second", "third", "fourth", "last fifth")
 def measure_reconstruction(run: Run, texts: Texts) -> Reconstruction:
     """Measure BLEU, perplexity and exact matches at the mean of the latent, and the vectors kept."""
     losses = evaluate_losses(run.model, texts)
-    decoded = reconstruct_ids(run.model, texts)
+    decoded = reconstruct_ids(run.model, texts, progress="reconstruct")
     scores, signature = score_reconstruction(texts, decoded, run.tokenizer)
     kept = vectors_kept(run.model, texts)
     originals, copies = (

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
@@ -123,7 +124,8 @@ def train_scorer(
     """
     if not texts:
         raise ValueError("texts: a scorer needs at least one text to train on, got none.")
-    with torch.random.fork_rng(devices=[]):
+    bar = tqdm(total=steps, desc="train a scorer", unit="step", leave=False, disable=None)
+    with bar, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         scorer = make_scorer(kind, config).to(device)
         optimiser = torch.optim.AdamW(scorer.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
@@ -144,6 +146,7 @@ def train_scorer(
                 optimiser.step()
                 schedule.step()
                 step += 1
+                bar.update()
                 if step % max(1, steps // 4) == 0:
                     say(f"  scorer: step {step} of {steps}, loss {loss.item():.3f}")
                 if step == steps:
@@ -169,7 +172,7 @@ def _labels(config: TextAutoencoderConfig, texts: Texts, device: torch.device | 
 def score(scorer: Scorer, config: TextAutoencoderConfig, texts: Texts) -> Score:
     """Sum the likelihood of texts."""
     nats, tokens = 0.0, 0
-    for _, chosen in in_batches(texts, SCORING_BATCH, len):
+    for _, chosen in in_batches(texts, SCORING_BATCH, len, "score"):
         labels = _labels(config, chosen, scorer.model.device)
         nats += scorer(labels).item()
         tokens += int((labels != IGNORED).sum())

@@ -446,8 +446,8 @@ class DemoConfig:
     layout: Layout = "running"
     output: str | None = None
     steps: int | None = None
-    samples: int = 5_000
-    scorer_steps: int = 600
+    samples: int = 2_000
+    scorer_steps: int = 300
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -8,6 +8,7 @@ import torch
 from jaxtyping import Int
 from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
+from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from open_nvib.attention import Mixture
@@ -60,13 +61,18 @@ def make_batch(model: TextAutoencoder, texts: Texts) -> dict[str, Tensor]:
 
 
 def in_batches(
-    items: Sequence[Any], size: int, length: Callable[[Any], int] | None = None
+    items: Sequence[Any], size: int, length: Callable[[Any], int] | None = None, progress: str | None = None
 ) -> Iterator[tuple[list[int], list[Any]]]:
-    """Iterate over batches as (indices, items), of similar length where `length` is given."""
+    """Iterate over batches as (indices, items), of similar length where `length` is given.
+
+    With `progress`, a terminal shows a bar of that name.
+    """
     order = list(range(len(items)) if length is None else sorted(range(len(items)), key=lambda i: length(items[i])))
-    for first in range(0, len(order), size):
-        chosen = order[first : first + size]
-        yield chosen, [items[index] for index in chosen]
+    with tqdm(total=len(order), desc=progress, unit="", leave=False, disable=None if progress else True) as bar:
+        for first in range(0, len(order), size):
+            chosen = order[first : first + size]
+            yield chosen, [items[index] for index in chosen]
+            bar.update(len(chosen))
 
 
 @torch.no_grad()
@@ -102,14 +108,14 @@ def decode(
 
 
 def reconstruct_ids(
-    model: TextAutoencoder, texts: Texts, *, other_latents: bool = False, **generation: Any
+    model: TextAutoencoder, texts: Texts, *, other_latents: bool = False, progress: str | None = None, **generation: Any
 ) -> list[list[int]]:
     """Decode the mean of the latent of each text, up to twice the length of the text.
 
     With `other_latents`, each text is decoded from the latent of another, which shows what the decoder says on its own.
     """
     decoded: list[list[int]] = [[] for _ in texts]
-    for indices, batch in in_batches(texts, BATCH, len):
+    for indices, batch in in_batches(texts, BATCH, len, progress):
         latent = encode(model, batch)
         mixture = latent.mean()
         if other_latents:

@@ -91,9 +91,16 @@ class Run:
 
     @torch.no_grad()
     def sample_ids(
-        self, count: int, *, seed: int = 0, length: int | None = None, delta: float | None = None, **generation: Any
+        self,
+        count: int,
+        *,
+        seed: int = 0,
+        length: int | None = None,
+        delta: float | None = None,
+        progress: str | None = None,
+        **generation: Any,
     ) -> list[list[int]]:
-        """Return the token ids of `sample`."""
+        """Return the token ids of `sample`; with `progress`, a terminal shows a bar of that name."""
         if count < 1:
             raise InputError(f"count is {count}, expected at least 1.")
         if not 0 <= seed <= LARGEST_SEED:
@@ -111,7 +118,7 @@ class Run:
         lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
         lengths = lengths if length is None else torch.full_like(lengths, length)
         samples: list[list[int]] = [[]] * count
-        for indices, batch in in_batches(lengths.tolist(), BATCH, int):
+        for indices, batch in in_batches(lengths.tolist(), BATCH, int, progress):
             mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta)
             decoded = decode(self.model, mixture, 2 * torch.tensor(batch), **generation)
             for index, ids in zip(indices, decoded, strict=True):
