@@ -72,9 +72,10 @@ def fails(arguments: list[str], capsys) -> str:
 
 
 def log(output: Path) -> list[dict[str, float]]:
-    """The log, without how long it took."""
+    """The log, without when it was and how long it took."""
     entries = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
-    return [entry for entry in entries if "train_runtime" not in entry]
+    times = ("time", "elapsed", "train_runtime")
+    return [{name: value for name, value in entry.items() if name not in times} for entry in entries]
 
 
 def weights(output: Path) -> bytes:
