@@ -112,9 +112,12 @@ class Prepared:
         check_manifest(self.path, fix=_FIX, prefix=f"{TOKENIZER}/")
         folder = self.path / TOKENIZER
         try:
-            return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         except Exception as error:  # a damaged file is an error of many kinds
             raise damaged(folder, error, fix=_FIX) from error
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # without tokenizer.json, an empty one is made up
+            raise damaged(folder, "no entries but special tokens", fix=_FIX)
+        return tokenizer
 
     def split(self, partition: str, split: str) -> datasets.Dataset:
         """Open one split, memory-mapped: columns `input_ids`, without special tokens, and `text`."""
