@@ -257,7 +257,7 @@ def read_log(run: Path) -> list[LogEntry]:
         except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and type(step := values.pop("step", None)) is int:
-            numbers = {name: value for name, value in values.items() if type(value) in (int, float)}
+            numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
             when = {name: numbers.pop(name, None) for name in ("time", "elapsed")}
             entries.append(LogEntry(step, numbers, **when))
     return entries
