@@ -1,8 +1,10 @@
 """A run or its data with a piece damaged: one line that names it, whatever the piece and the damage."""
 
 import json
+import os
 import shutil
 from pathlib import Path
+from random import Random
 
 import pytest
 from safetensors.torch import load_file, save_file
@@ -15,8 +17,115 @@ from open_nvib.text.using.run import load_run
 
 @pytest.fixture
 def run(trained, tmp_path) -> Path:
-    ignored = shutil.ignore_patterns("checkpoints")
+    """A run without a manifest, as early ones are: its files are looked at one by one."""
+    ignored = shutil.ignore_patterns("checkpoints", "manifest.json")
     return Path(shutil.copytree(trained.path, tmp_path / "run", ignore=ignored))
+
+
+@pytest.fixture
+def sealed(trained, tmp_path) -> Path:
+    return Path(shutil.copytree(trained.path, tmp_path / "sealed", ignore=shutil.ignore_patterns("checkpoints")))
+
+
+def flip_a_bit(file: Path, place: int) -> None:
+    content = bytearray(file.read_bytes())
+    content[place // 8] ^= 1 << place % 8
+    file.write_bytes(content)
+
+
+def check(path: Path, capsys) -> list[str]:
+    """Lines of `nvib check`, which exits with 2 if there are any."""
+    capsys.readouterr()
+    code = 0
+    try:
+        main(["check", str(path)])
+    except SystemExit as stopped:
+        code = stopped.code
+    printed = capsys.readouterr()
+    assert (code, "undamaged" in printed.out) in ((0, True), (2, False))
+    return printed.err.splitlines()
+
+
+@pytest.mark.parametrize(
+    "piece", ["config.yaml", "lengths.json", "manifest.json", "model/model.safetensors", "tokenizer/tokenizer.json"]
+)
+def test_every_flipped_bit_of_a_run_is_seen(sealed, piece, capsys):
+    assert check(sealed, capsys) == []
+    whole = (sealed / piece).read_bytes()
+    random = Random(0)
+    for _ in range(20):
+        flip_a_bit(sealed / piece, random.randrange(8 * len(whole)))
+        with pytest.raises(InputError, match=r"cannot be used|not a run") as stopped:
+            load_run(sealed)
+        assert len(str(stopped.value).splitlines()) == 1
+        assert check(sealed, capsys)
+        (sealed / piece).write_bytes(whole)
+    assert check(sealed, capsys) == []
+
+
+def test_every_flipped_bit_of_data_is_seen(data, tmp_path, capsys):
+    copy = Path(shutil.copytree(data, tmp_path / "data"))
+    assert check(copy, capsys) == []
+    (file,) = (copy / "short" / "train").glob("*.arrow")
+    whole, random = file.read_bytes(), Random(0)
+    for _ in range(20):
+        flip_a_bit(file, random.randrange(8 * len(whole)))
+        with pytest.raises(InputError, match=file.name):
+            load_prepared(copy).split("short", "train")
+        (line,) = check(copy, capsys)
+        assert file.name in line
+        file.write_bytes(whole)
+    flip_a_bit(copy / "tokenizer" / "tokenizer.json", 800)
+    with pytest.raises(InputError, match="tokenizer"):
+        _ = load_prepared(copy).tokenizer
+
+
+def test_each_missing_or_replaced_file_is_a_line_of_the_check(sealed, capsys):
+    (sealed / "tokenizer" / "tokenizer.json").unlink()
+    (sealed / "model" / "model.safetensors").unlink()
+    (sealed / "model" / "model.safetensors").mkdir()
+    lines = check(sealed, capsys)
+    assert len(lines) == 2
+    with pytest.raises(InputError, match=r"tokenizer|model"):
+        load_run(sealed)
+    (sealed / "manifest.json").unlink()
+    (line,) = check(sealed, capsys)
+    assert "manifest.json" in line
+
+
+def test_run_without_the_words_of_its_tokenizer_is_refused(run):
+    (run / "tokenizer" / "tokenizer.json").unlink()
+    with pytest.raises(InputError, match="tokenizer"):
+        load_run(run)
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", b"\xff", None])
+def test_damaged_tokenizer_of_early_data_is_one_line(data, tmp_path, damage):
+    copy = Path(shutil.copytree(data, tmp_path / "data", ignore=shutil.ignore_patterns("manifest.json")))
+    file = copy / "tokenizer" / "tokenizer.json"
+    file.unlink()
+    file.mkdir() if damage is None else file.write_bytes(damage)
+    with pytest.raises(InputError, match="tokenizer") as stopped:
+        _ = load_prepared(copy).tokenizer
+    assert len(str(stopped.value).splitlines()) == 1
+
+
+def test_files_have_the_mode_of_the_umask_and_permission_is_named(sealed, tmp_path):
+    weights = sealed / "model" / "model.safetensors"
+    assert {
+        file.stat().st_mode & 0o777 for file in sealed.rglob("*") if file.is_file() and "lock" not in file.name
+    } == {(sealed / "config.yaml").stat().st_mode & 0o777}
+    if os.geteuid() != 0:
+        pytest.skip("only root can become another user")
+    weights.chmod(0o600)
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        with pytest.raises(InputError, match=r"(?i)permission denied"):
+            load_run(sealed)
+    finally:
+        os.seteuid(0)
 
 
 DAMAGES = {

@@ -1,13 +1,17 @@
 """The files of a run directory, read as they were written."""
 
 import json
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import yaml
 
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import (
+    REPLACEMENT,
+    Claim,
     Lengths,
     LogEntry,
     RunMetrics,
@@ -15,10 +19,14 @@ from open_nvib.store.runs import (
     change_metrics,
     claim_directory,
     cut_log,
+    discard_other_replacement,
     read_config,
     read_lengths,
     read_log,
     read_metrics,
+    replace_run,
+    run_being_written,
+    training_lock,
     write_config,
     write_lengths,
 )
@@ -86,14 +94,110 @@ def test_a_number_that_is_not_finite_is_none(tmp_path):
 
 def test_a_directory_is_claimed_by_one_configuration(tmp_path):
     run = tmp_path / "run"
-    assert claim_directory(run, CONFIG, overwrite=False) is None
+    assert claim_directory(run, CONFIG, overwrite=False) == Claim(run)
     write_config(run, CONFIG)
     write_lengths(run, Lengths([0, 1]))
-    assert claim_directory(run, CONFIG, overwrite=False) is None  # begun, not finished
+    assert claim_directory(run, CONFIG, overwrite=False) == Claim(run)  # begun, not finished
+    assert claim_directory(run, CONFIG, overwrite=True) == Claim(run)
     with pytest.raises(InputError, match="seed"):
         claim_directory(run, replace(CONFIG, seed=1), overwrite=False)
     change_metrics(run, lambda known: replace(known, validation={"loss": 1.0}))
-    assert claim_directory(run, CONFIG, overwrite=False) == {"loss": 1.0}
+    assert claim_directory(run, CONFIG, overwrite=False) == Claim(run, {"loss": 1.0})
     assert json.loads((run / "metrics.json").read_text())["validation"] == {"loss": 1.0}
-    assert claim_directory(run, replace(CONFIG, seed=1), overwrite=True) is None
-    assert not (run / "config.yaml").exists()
+    other = claim_directory(run, replace(CONFIG, seed=1), overwrite=True)
+    assert other == claim_directory(run, CONFIG, overwrite=True) == Claim(run / REPLACEMENT)
+    assert read_config(run) == CONFIG
+
+
+def test_a_replacement_that_was_stopped_is_found_again(tmp_path):
+    run, other = tmp_path / "run", replace(CONFIG, seed=1)
+    for path, config in ((run, CONFIG), (run / REPLACEMENT, other)):
+        write_config(path, config)
+        write_lengths(path, Lengths([0, 1]))
+    for overwrite in (False, True):
+        assert claim_directory(run, other, overwrite=overwrite) == Claim(run / REPLACEMENT)
+    assert run_being_written(run) == run / REPLACEMENT
+    discard_other_replacement(run / REPLACEMENT, other)
+    assert claim_directory(run, CONFIG, overwrite=False) == Claim(run)
+    discard_other_replacement(run / REPLACEMENT, replace(CONFIG, seed=2))
+    assert run_being_written(run) == run
+
+
+@pytest.mark.parametrize("moved", range(9))
+def test_a_replacement_is_whole_wherever_its_moving_is_stopped(tmp_path, monkeypatch, moved):
+    """Stopped before each of its renames, and called again."""
+    run, other = tmp_path / "run", replace(CONFIG, seed=1)
+    for path, config in ((run, CONFIG), (run / REPLACEMENT, other)):
+        write_config(path, config)
+        write_lengths(path, Lengths([0, config.seed + 1]))
+        change_metrics(path, lambda known, config=config: replace(known, step=config.seed, validation={"loss": 0.5}))
+    (run / "checkpoints").mkdir()
+    (run / "checkpoints" / "old").write_text("")
+    (run / "notes.txt").write_text("mine")
+    rename, left = Path.rename, [moved]
+
+    def stop(self, target):
+        if not left[0]:
+            raise KeyboardInterrupt
+        left[0] -= 1
+        return rename(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "rename", stop)
+        with suppress(KeyboardInterrupt):
+            replace_run(run)
+    assert claim_directory(run, other, overwrite=False).finished in (None, {"loss": 0.5})
+    replace_run(run)
+    assert claim_directory(run, other, overwrite=False) == Claim(run, {"loss": 0.5})
+    assert (read_config(run), read_lengths(run).lengths, read_metrics(run).step) == (other, [0, 2], 1)
+    assert not list((run / "checkpoints").iterdir())
+    assert {path.name for path in run.iterdir()} - {".metrics.json.lock"} == {
+        "config.yaml",
+        "lengths.json",
+        "metrics.json",
+        "checkpoints",
+        "notes.txt",
+    }
+
+
+def test_one_process_at_a_time_trains_in_a_directory(tmp_path):
+    run = tmp_path / "run"
+    with training_lock(run), pytest.raises(InputError, match="run: another process"), training_lock(run):
+        pass
+    with training_lock(tmp_path / "run"):
+        pass
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file"), training_lock(tmp_path / "file"):
+        pass
+
+
+@pytest.mark.parametrize("name", ["file", "device", "long" * 100, "link", "file/inside"], ids=lambda name: name[:12])
+def test_what_can_be_no_directory_is_one_line(tmp_path, name):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "device").symlink_to("/dev/null")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    with (
+        pytest.raises(InputError, match=name[:4]) as stopped,
+        training_lock(claim_directory(tmp_path / name, CONFIG, overwrite=False).path),
+    ):
+        pass
+    assert len(str(stopped.value).splitlines()) == 1
+
+
+def test_log_has_the_time_and_survives_any_byte(tmp_path):
+    append_log(tmp_path, LogEntry(1, {"loss": 1.0}, time=1700000000.5, elapsed=2.5))
+    assert json.loads((tmp_path / "log.jsonl").read_text()) == {
+        "step": 1,
+        "loss": 1.0,
+        "time": 1700000000.5,
+        "elapsed": 2.5,
+    }
+    (entry,) = read_log(tmp_path)
+    assert entry == LogEntry(1, {"loss": 1.0})
+    assert (entry.time, entry.elapsed) == (1700000000.5, 2.5)
+    whole = (tmp_path / "log.jsonl").read_bytes()
+    for place in range(len(whole) - 1):
+        for byte in (0, 0xFF, 0x80, ord("9")):
+            (tmp_path / "log.jsonl").write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :] + whole)
+            assert read_log(tmp_path)[-1] == entry
+            cut_log(tmp_path, 10**9)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,9 @@ from safetensors.torch import load_file
 from transformers import TrainerCallback
 
 from open_nvib.cli import main
+from open_nvib.cli.commands import NVIB
+from open_nvib.cli.parser import parse
+from open_nvib.store.files import from_builtins
 from open_nvib.store.runs import checkpoints, damage
 from open_nvib.store.settings import (
     LossSettings,
@@ -72,9 +76,10 @@ def fails(arguments: list[str], capsys) -> str:
 
 
 def log(output: Path) -> list[dict[str, float]]:
-    """The log, without how long it took."""
+    """The log, without when it was and how long it took."""
     entries = [json.loads(line) for line in (output / "log.jsonl").read_text().splitlines()]
-    return [entry for entry in entries if "train_runtime" not in entry]
+    times = ("time", "elapsed", "train_runtime")
+    return [{name: value for name, value in entry.items() if name not in times} for entry in entries]
 
 
 def weights(output: Path) -> bytes:
@@ -201,6 +206,89 @@ def test_other_settings_overwrite_nothing_unless_told(data, whole, tmp_path, cap
     assert json.loads((output / "metrics.json").read_text())["step"] == 2
     assert (output / "notes.txt").read_text() == "mine"
     assert not checkpoints(output / "checkpoints") or checkpoints(output / "checkpoints")[0].name == "checkpoint-2"
+
+
+def test_a_run_stays_until_the_one_that_replaces_it_is_finished(data, tmp_path, capsys):
+    """Settings that cannot work, a loss that is not finite, and a process that is killed lose nothing."""
+    output = tmp_path / "run"
+    main(command(data, output, optimiser__steps=2))
+    before = contents(output)
+    own = [*command(data, output, optimiser__steps=2), "--overwrite"]
+    for wrong in (
+        "--model.heads=3",
+        "--watch.trackers=[nobody]",
+        f"--data={tmp_path}",
+        "--optimiser.learning_rate=1e30",
+    ):
+        fails([*own, "--optimiser.steps=30", wrong], capsys)
+        assert contents(output).items() >= before.items()
+
+    class Killed(TrainerCallback):
+        def on_step_end(self, args, state, control, **kwargs):
+            if state.global_step == 15:
+                raise KeyboardInterrupt
+
+    other = from_command(data, output, seed=1, optimiser__steps=20)
+    with pytest.raises(KeyboardInterrupt):
+        train(other, output, overwrite=True, callbacks=[Killed()])
+    assert contents(output).items() >= before.items()
+    assert load_run(output).config.seed == 0
+    capsys.readouterr()
+    train(other, output, overwrite=True)
+    assert "checkpoint-10" in capsys.readouterr().err
+    assert load_run(output).config == other
+    assert [entry["step"] for entry in log(output) if "loss" in entry] == list(range(1, 21))
+    assert not list(output.glob(".replacement*"))
+    main(["check", str(output)])
+
+
+def from_command(data: Path, output: Path, **changes) -> TrainConfig:
+    """The settings of that command."""
+    given = parse(NVIB, command(data, output, **changes))["train"].as_dict()
+    return from_builtins(given, TrainConfig)
+
+
+def test_two_trainings_of_one_run_are_refused(data, tmp_path, capsys):
+    lines = []
+
+    class Second(TrainerCallback):
+        def on_train_begin(self, args, state, control, **kwargs):
+            lines.append(fails(command(data, tmp_path / "run", optimiser__steps=2), capsys))
+
+    train(from_command(data, tmp_path / "run", optimiser__steps=2), tmp_path / "run", callbacks=[Second()])
+    (line,) = lines
+    assert "another process" in line
+
+
+def test_moved_run_keeps_its_best_model(data, tmp_path):
+    changes = {"watch__best_metric": "loss", "optimiser__steps": 20}
+    main(command(data, tmp_path / "first", **changes))
+    before = weights(tmp_path / "first")
+    (tmp_path / "first").rename(tmp_path / "second")
+    (tmp_path / "second" / "metrics.json").unlink()
+    shutil.rmtree(tmp_path / "second" / "model")
+    main(command(data, tmp_path / "second", **changes))
+    assert weights(tmp_path / "second") == before
+
+
+@pytest.mark.parametrize("device", ["cuda:77", "meta", "nonsense"])
+def test_device_that_cannot_be_used_is_one_line(device, data, tmp_path, capsys):
+    assert "device" in fails([*command(data, tmp_path / "run"), f"--device={device}"], capsys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_file_that_is_too_large_is_one_line(data, tmp_path):
+    """As `ulimit -f` has it; a checkpoint has megabytes."""
+    arguments = [
+        *process(),
+        *command(data, tmp_path / "run", model__ffn_size=4096, optimiser__steps=10),
+        "--device=cpu",
+    ]
+    limited = f"ulimit -f 200; {shlex.join(arguments)}"
+    done = subprocess.run(["bash", "-c", limited], capture_output=True, text=True, env=environment())
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    assert "checkpoint-10" in done.stderr.splitlines()[-1]
 
 
 def test_directory_of_another_kind_is_left_alone(data, tmp_path, capsys):

@@ -4,13 +4,12 @@ A mistake of the user is one line and exit code 2. What a command needs is impor
 wrong options are answered in a fraction of a second.
 """
 
-import errno
 import signal
 import sys
 
 from open_nvib.cli.commands import NVIB
 from open_nvib.cli.parser import call, parse, stop
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, disk_trouble
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -25,7 +24,8 @@ def main(arguments: list[str] | None = None) -> None:
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
     except Exception as error:
-        if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and "No space left" not in str(error):
+        reason = disk_trouble(error)
+        if reason is None:
             raise
-        where = getattr(error, "filename", None) or "the disk"
-        stop(f"{where}: no space left on the disk. Free some, and run the same command again.")
+        fix = "Free some, and run" if reason.startswith("no space") else "Change that, and run"
+        stop(f"{getattr(error, 'filename', None) or 'the disk'}: {reason}. {fix} the same command again.")

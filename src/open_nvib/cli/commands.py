@@ -11,7 +11,7 @@ from typing import Literal
 from open_nvib import text
 from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
-from open_nvib.store.files import InputError
+from open_nvib.store.files import MANIFEST, InputError, find_damage
 from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
 
 
@@ -42,17 +42,36 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False, plot: str | None 
     print(f"length distributions: {picture}")
 
 
-def train(config: TrainConfig, *, output: str, overwrite: bool = False) -> None:
+def train(config: TrainConfig, *, output: str, overwrite: bool = False, device: str | None = None) -> None:
     """Train a text autoencoder, or continue an interrupted run.
 
     Args:
         config: YAML file, such as configs/small/nvae.yaml
         output: the run directory to write
-        overwrite: replace a run with other settings at --output
+        overwrite: replace a run with other settings at --output, once the new one is trained
+        device: such as cpu or cuda:1; a GPU if there is one, or else the CPU, if not given
     """
-    metrics = text.train(config, output, overwrite=overwrite)
+    metrics = text.train(config, output, overwrite=overwrite, device=device)
     if os.environ.get("RANK", "0") == "0":  # under torchrun, one process speaks
         print(" ".join(f"{name}={number(value, '.4g')}" for name, value in sorted(metrics.items())))
+
+
+def check(path: str) -> None:
+    """Check that no file of a run or of prepared data is missing or damaged.
+
+    Args:
+        path: a run directory that `nvib train` wrote, or prepared data
+    """
+    directory = Path(path).expanduser()
+    if not (directory / MANIFEST).exists():
+        found = f"has no {MANIFEST} to check its files by" if directory.is_dir() else "no such directory"
+        raise InputError(f"{path}: {found}. A finished run and prepared data of this version have one.")
+    wrong = [f"{file}: {what}" for file, what in find_damage(directory)]
+    for line in wrong:
+        print(f"nvib: {line}", file=sys.stderr)
+    if wrong:
+        raise SystemExit(2)
+    print(f"{path}: complete and undamaged")
 
 
 def reconstruct(run: str, *texts: str, device: str | None = None, file: str | None = None) -> None:
@@ -273,6 +292,7 @@ NVIB = Group(
         "demo": demo,
         "prepare": prepare,
         "train": train,
+        "check": check,
         "reconstruct": reconstruct,
         "sample": sample,
         "interpolate": interpolate,

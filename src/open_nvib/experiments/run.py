@@ -10,7 +10,7 @@ from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
 from open_nvib.store.cells import CellResult
 from open_nvib.store.files import InputError
-from open_nvib.store.runs import read_lengths, read_log
+from open_nvib.store.runs import read_lengths, read_log, run_being_written
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
 STATUS_NAMES: tuple[StatusName, ...] = ("done", "running", "interrupted", "failed", "waiting")
@@ -165,7 +165,7 @@ def status_of(cell: Cell) -> CellStatus:
 
 def _last_step(cell: Cell) -> int | None:
     try:
-        return max((entry.step for entry in read_log(cell.run)), default=None)
+        return max((entry.step for entry in read_log(run_being_written(cell.run))), default=None)
     except InputError:
         return None
 

@@ -1,15 +1,17 @@
-"""Read and write files: atomic writes, locks, one-line errors for damaged files, and cached results."""
+"""Read and write files: atomic writes, locks, manifests, one-line errors for damaged files, and cached results."""
 
 import errno
 import hashlib
 import json
 import math
+import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from filelock import BaseFileLock, FileLock
@@ -117,6 +119,17 @@ def obstacle_to_writing(directory: Path) -> str | None:
         return in_one_line(error)
 
 
+def disk_trouble(error: BaseException, folder: Path = Path()) -> str | None:
+    """Say what the disk, or a path on it, refused if that is what an error of any library is about; None if not."""
+    text = str(error)
+    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text
+    torch_failed = isinstance(error, RuntimeError) and "inline_container" in text  # it does not say why
+    if full or (torch_failed and shutil.disk_usage(folder).free < 2**20):
+        return "no space left on the disk"
+    of_a_path = isinstance(error, OSError) and (error.filename or error.errno in (errno.EFBIG, errno.EIO, errno.EROFS))
+    return in_one_line(error) if of_a_path or torch_failed or "(os error " in text else None
+
+
 def file_lock(path: Path) -> BaseFileLock:
     """Return the lock at `path`, which one process at a time can hold; its directory is made if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,6 +148,69 @@ def digest_of_file(path: Path) -> str:
 def digest(value: Any) -> str:
     """Return a short name for a value that `as_builtins` takes; equal values have equal names."""
     return hashlib.sha256(json.dumps(as_builtins(value), sort_keys=True).encode()).hexdigest()[:12]
+
+
+# Manifests: the size and the digest of every file of a directory, written when all are complete
+
+MANIFEST = "manifest.json"
+LARGEST_DIGESTED = 256 * 2**20
+"""Bytes of a file above which loading compares its size alone, and `nvib check` the digest too."""
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """A file as it was when the manifest was written."""
+
+    size: int
+    sha256: str
+
+
+def write_manifest(directory: Path, files: Iterable[Path], *, name: str = MANIFEST) -> None:
+    """Write the manifest of files in a directory, and give them its mode: some libraries make files of mode 0600."""
+    listed = sorted(files)
+    entries = {
+        file.relative_to(directory).as_posix(): FileEntry(file.stat().st_size, digest_of_file(file)) for file in listed
+    }
+    write_json(directory / name, entries, indent=1)
+    mode = (directory / name).stat().st_mode & 0o777
+    for file in listed:
+        with suppress(OSError):  # a file of another user
+            file.chmod(mode)
+
+
+def find_damage(
+    directory: Path, *, name: str = MANIFEST, prefix: str = "", largest: float = math.inf
+) -> Iterator[tuple[Path, str]]:
+    """Yield each file that is not as the manifest says, and what is wrong with it.
+
+    Sizes of all files are compared, and digests of those whose names begin with `prefix` and that have at most
+    `largest` bytes. Early manifests of checkpoints have digests alone.
+    """
+    kind = Annotated[dict[str, FileEntry | str], msgspec.Meta(min_length=1)]
+    try:
+        entries: dict[str, FileEntry | str] = msgspec.json.decode((directory / name).read_bytes(), type=kind)
+    except (OSError, ValueError, RecursionError) as error:
+        yield directory / name, f"is incomplete ({in_one_line(error)})"
+        return
+    for file, entry in entries.items():
+        path = directory / file
+        try:
+            if not path.is_file():
+                yield path, "is missing"
+                continue
+            size, digest = (path.stat().st_size, entry) if isinstance(entry, str) else (entry.size, entry.sha256)
+            compared = file.startswith(prefix) and size <= largest
+            if path.stat().st_size != size or (compared and digest_of_file(path) != digest):
+                yield path, f"is damaged: it differs from {name}"
+        except (OSError, ValueError) as error:
+            yield path, f"cannot be read ({in_one_line(error)})"
+
+
+def check_manifest(directory: Path, *, fix: str, prefix: str = "") -> None:
+    """Raise an InputError about the first damaged file of a directory, if it has a manifest; early ones have none."""
+    if (directory / MANIFEST).exists():
+        for file, what in find_damage(directory, prefix=prefix, largest=LARGEST_DIGESTED):
+            raise damaged(file, f"it {what}", fix=fix)
 
 
 class ResultCache:

@@ -1,7 +1,7 @@
 """A run directory: the names of its files, their typed readers and writers, and its checkpoints."""
 
-import errno
 import json
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator
@@ -11,20 +11,24 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from safetensors import SafetensorError
+from filelock import Timeout
 
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import (
+    MANIFEST,
     OPTIONAL,
     InputError,
     as_builtins,
     damaged,
-    digest_of_file,
+    disk_trouble,
     file_lock,
+    find_damage,
     from_builtins,
+    in_one_line,
     read_record,
     whole_name,
     write_json,
+    write_manifest,
     write_text,
 )
 from open_nvib.store.settings import Recipe, TrainConfig, differences
@@ -40,6 +44,10 @@ CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
 )
 WEIGHTS = "model.safetensors"
 LOCK = f".{METRICS}.lock"
+TRAINING_LOCK = ".training.lock"
+OF_A_RUN = (MANIFEST, CONFIG, LENGTHS, LOG, METRICS, CHECKPOINTS, MODEL, TOKENIZER)
+REPLACEMENT, FINISHED_REPLACEMENT = ".replacement", ".replacement-finished"
+"""Folders of a run in which another run that is to replace it is trained, and waits until its files are moved."""
 
 RESTORE = "Restore it from a copy, or train the run again with `nvib train --overwrite`."
 TRAIN_AGAIN = "Move it away and run the `nvib train` command of the run again, which writes it anew."
@@ -50,31 +58,103 @@ def is_run(path: Path) -> bool:
     return (path / CONFIG).is_file() and (path / LENGTHS).is_file()
 
 
-def claim_directory(directory: Path, config: TrainConfig, *, overwrite: bool) -> dict[str, float | None] | None:
-    """Check that a run with this configuration may be written to `directory`; an InputError if not.
+@dataclass(frozen=True)
+class Claim:
+    """Where a run is to be written, and its metrics on validation data if this very run is finished."""
 
-    It may where nothing is, where this very run was stopped, and with `overwrite` where another run is, whose files
-    are then removed. Returns the metrics on validation data if this very run is finished.
+    path: Path
+    finished: dict[str, float | None] | None = None
+
+
+def claim_directory(directory: Path, config: TrainConfig, *, overwrite: bool) -> Claim:
+    """Find where a run with this configuration may be written; an InputError if nowhere. Nothing is changed.
+
+    It may be written to `directory` where nothing is and where this very run was stopped. With `overwrite`, or where
+    that was stopped, a run that replaces another is written to a folder in it until it is finished.
     """
-    if not directory.exists() or not any(directory.iterdir()):
-        return None
-    if not is_run(directory):
-        if {whole_name(path) for path in directory.iterdir()} <= {TOKENIZER, LENGTHS, CONFIG}:
-            return None  # killed while it was begun
+    try:
+        is_directory = directory.is_dir()
+        names = {whole_name(path) for path in directory.iterdir()} if is_directory else set()
+        found = is_run(directory)
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be used ({in_one_line(error)}). Give another --output.") from error
+    if not is_directory and os.path.lexists(directory):
+        raise InputError(f"{directory}: is not a directory, expected a new one or a run. Give another --output.")
+    if FINISHED_REPLACEMENT in names:  # killed while it was replaced, which is to be completed first
+        return Claim(directory)
+    if not found:
+        if names <= {TOKENIZER, LENGTHS, CONFIG, TRAINING_LOCK}:
+            return Claim(directory)  # empty, or killed while it was begun
         raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
+    replacement = directory / REPLACEMENT
+    if _is_same_run(replacement, config):
+        return Claim(replacement)
     if overwrite:
-        for name in (CONFIG, LENGTHS, LOG, METRICS, LOCK):
-            (directory / name).unlink(missing_ok=True)
-        for name in (CHECKPOINTS, MODEL, TOKENIZER):
-            shutil.rmtree(directory / name, ignore_errors=True)
-        return None
+        unfinished = _is_same_run(directory, config) and not (directory / METRICS).exists()
+        return Claim(directory if unfinished else replacement)
     different = differences(_read_config(directory / CONFIG), config)
     if different:
         raise InputError(
             f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
             f"--overwrite to replace it."
         )
-    return read_metrics(directory).validation or None
+    return Claim(directory, read_metrics(directory).validation or None)
+
+
+def _is_same_run(run: Path, config: TrainConfig) -> bool:
+    try:
+        return is_run(run) and not differences(_read_config(run / CONFIG), config)
+    except InputError:  # damaged
+        return False
+
+
+def discard_other_replacement(path: Path, config: TrainConfig) -> None:
+    """Remove a replacement that was stopped and has other settings than the one that is to be written there."""
+    if path.name == REPLACEMENT and not _is_same_run(path, config):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def replace_run(directory: Path) -> None:
+    """Move the files of a finished replacement to their places. If that is interrupted, calling it again goes on."""
+    replacement, finished = directory / REPLACEMENT, directory / FINISHED_REPLACEMENT
+    if (replacement / METRICS).exists() and not finished.exists():
+        (replacement / CHECKPOINTS).mkdir(exist_ok=True)  # so that each file of the old run has one in its place
+        replacement.rename(finished)
+    for name in OF_A_RUN if finished.is_dir() else ():
+        old, new = directory / name, finished / name
+        if new.exists():
+            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
+            new.rename(old)
+    shutil.rmtree(finished, ignore_errors=True)
+
+
+def run_being_written(run: Path) -> Path:
+    """Return the folder that training writes to: the run itself, or that of its replacement."""
+    return run / REPLACEMENT if is_run(run / REPLACEMENT) else run
+
+
+@contextmanager
+def training_lock(directory: Path) -> Iterator[None]:
+    """Hold the lock of training in a directory, which is made if missing. It is released when the process ends."""
+    try:
+        lock = file_lock(directory / TRAINING_LOCK)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(
+            f"{directory}: another process is training this run. Wait until it ends, or give another --output."
+        ) from error
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written ({in_one_line(error)}). Give another --output.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def seal_run(run: Path) -> None:
+    """Write the manifest of a finished run. Files that change later, such as the log and metrics, are not in it."""
+    inside = [file for folder in (MODEL, TOKENIZER) for file in (run / folder).rglob("*") if file.is_file()]
+    write_manifest(run, [run / CONFIG, run / LENGTHS, *inside])
 
 
 # The configuration, and the lengths of the training data
@@ -141,13 +221,21 @@ def read_lengths(run: Path) -> Lengths:
 
 @dataclass(frozen=True)
 class LogEntry:
-    """A line of the log: numbers by name, those of an evaluation on validation data as `eval_…`."""
+    """A line of the log: numbers by name, those of an evaluation on validation data as `eval_…`.
+
+    Attributes:
+        time: when it was written, in seconds since 1970.
+        elapsed: seconds of training until then; of an interrupted run, those until the checkpoint are included.
+    """
 
     step: int
     values: dict[str, float]
+    time: float | None = field(default=None, compare=False)
+    elapsed: float | None = field(default=None, compare=False)
 
     def line(self) -> str:
-        return json.dumps({"step": self.step, **self.values}) + "\n"
+        when = {"time": self.time, "elapsed": self.elapsed}
+        return json.dumps({"step": self.step, **self.values, **{k: v for k, v in when.items() if v is not None}}) + "\n"
 
 
 def append_log(run: Path, entry: LogEntry) -> None:
@@ -169,7 +257,9 @@ def read_log(run: Path) -> list[LogEntry]:
         except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and type(step := values.pop("step", None)) is int:
-            entries.append(LogEntry(step, values))
+            numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+            when = {name: numbers.pop(name, None) for name in ("time", "elapsed")}
+            entries.append(LogEntry(step, numbers, **when))
     return entries
 
 
@@ -219,24 +309,14 @@ SEAL = "complete.json"
 
 def seal(checkpoint: Path) -> None:
     """Declare a checkpoint complete."""
-    files = [file for file in sorted(checkpoint.iterdir()) if file.is_file() and file.name != SEAL]
-    write_json(checkpoint / SEAL, {file.name: digest_of_file(file) for file in files}, indent=1)
+    files = [file for file in checkpoint.iterdir() if file.is_file() and file.name != SEAL]
+    write_manifest(checkpoint, files, name=SEAL)
 
 
 def damage(checkpoint: Path) -> str | None:
     """Say what is wrong with a checkpoint; None if nothing is."""
-    try:
-        digests = json.loads((checkpoint / SEAL).read_text())
-    except (OSError, ValueError):
-        return "it is incomplete"
-    if not isinstance(digests, dict):
-        return f"{SEAL} is damaged"
-    for name, digest in digests.items():
-        file = checkpoint / name
-        if not file.is_file():
-            return f"{name} is missing"
-        if digest_of_file(file) != digest:
-            return f"{name} is damaged"
+    for file, what in find_damage(checkpoint, name=SEAL):
+        return "it is incomplete" if file.name == SEAL else f"{file.name} {what}"
     return None
 
 
@@ -261,21 +341,17 @@ def last_good_checkpoint(directory: Path, say: Callable[[str], None]) -> Path | 
 
 
 @contextmanager
-def writing_to(path: Path) -> Iterator[None]:
-    """Turn a full disk into an InputError, and remove what was half-written to `path`."""
+def writing_to(path: Path, *, remove: bool = True) -> Iterator[None]:
+    """Turn what the disk refuses into an InputError, and remove what was half-written to `path`."""
     try:
         yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if not _is_full(error, path.parent):
+    except Exception as error:  # libraries raise errors of many kinds
+        reason = disk_trouble(error, path.parent)
+        if reason is None or isinstance(error, InputError):
             raise
-        shutil.rmtree(path, ignore_errors=True)
+        if remove:
+            shutil.rmtree(path, ignore_errors=True)
+        what = reason if reason.startswith("no space") else f"cannot be written ({reason})"
         raise InputError(
-            f"{path}: no space left on the disk. Earlier checkpoints are intact: free some space and run the same "
-            f"command again."
+            f"{path}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
         ) from error
-
-
-def _is_full(error: BaseException, directory: Path) -> bool:
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return True
-    return "No space left" in str(error) or shutil.disk_usage(directory).free < 2**20

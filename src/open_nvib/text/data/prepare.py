@@ -23,7 +23,7 @@ import pyarrow as pa
 from jaxtyping import Int
 from tqdm.auto import tqdm
 
-from open_nvib.store.files import InputError, write_json
+from open_nvib.store.files import InputError, disk_trouble, write_json, write_manifest
 from open_nvib.store.settings import TRAINED_TOKENIZER, PrepareConfig, Recipe, recipe_settings
 from open_nvib.text.data.markup import UNKNOWN
 from open_nvib.text.data.prepared import (
@@ -75,7 +75,8 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
         lengths = tuple(np.bincount(encoded.lengths).tolist())
         made_with = {name: version(name) for name in _MADE_WITH}
         record = PreparedRecord(recipe=recipe, made_with=made_with, counts=counts, lengths=lengths)
-        write_json(directory / RECORD, record, indent=1)  # last: a directory without it is not prepared data
+        write_json(directory / RECORD, record, indent=1)
+        write_manifest(directory, [file for file in directory.rglob("*") if file.is_file()])
     return load_prepared(output)
 
 
@@ -255,8 +256,11 @@ def writing(output: Path) -> Iterator[Path]:
     try:
         yield partial
         _replace(output, partial)
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror or error}). Nothing was changed.") from error
+    except Exception as error:  # libraries raise errors of many kinds
+        reason = disk_trouble(error, output.parent)
+        if reason is None or isinstance(error, InputError):
+            raise
+        raise InputError(f"{output}: cannot be written ({reason}). Nothing was changed.") from error
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

@@ -1,5 +1,6 @@
 """Read prepared data.
 
+manifest.json   size and SHA-256 of every file
 recipe.json     `PreparedRecord`: what the data was made from and how, counts, and the lengths of the sentences
 tokenizer/      for AutoTokenizer.from_pretrained
 short/train/    an Arrow dataset for each partition and split
@@ -18,7 +19,7 @@ import numpy as np
 from jaxtyping import Int
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from open_nvib.store.files import InputError, damaged, read_record
+from open_nvib.store.files import InputError, check_manifest, damaged, read_record
 from open_nvib.store.settings import Recipe
 from open_nvib.text.data.sentences import SPLITS
 from open_nvib.text.drawing import PALETTE, save_figure
@@ -108,13 +109,22 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, with pad, unk, bos and eos tokens."""
-        return AutoTokenizer.from_pretrained(self.path / TOKENIZER)
+        check_manifest(self.path, fix=_FIX, prefix=f"{TOKENIZER}/")
+        folder = self.path / TOKENIZER
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+        except Exception as error:  # a damaged file is an error of many kinds
+            raise damaged(folder, error, fix=_FIX) from error
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # without tokenizer.json, an empty one is made up
+            raise damaged(folder, "no entries but special tokens", fix=_FIX)
+        return tokenizer
 
     def split(self, partition: str, split: str) -> datasets.Dataset:
         """Open one split, memory-mapped: columns `input_ids`, without special tokens, and `text`."""
         self._check("partition", partition, self.partitions)
         self._check("split", split, SPLITS)
         folder = self.path / partition / split
+        check_manifest(self.path, fix=_FIX, prefix=f"{partition}/{split}/")
         try:
             dataset = datasets.load_from_disk(str(folder))
         except Exception as error:  # a damaged file is an error of many kinds
@@ -166,6 +176,7 @@ def load_prepared(path: str | Path) -> Prepared:
     if not is_prepared(path):
         found = "no such directory" if not path.exists() else f"this has no {RECORD} of prepared data"
         raise InputError(f"{path}: {found}, expected a directory that `nvib prepare --output {path}` writes.")
+    check_manifest(path, fix=_FIX, prefix=RECORD)
     record = read_record(path / RECORD, PreparedRecord, fix=_FIX)
     return Prepared(path, record.recipe, record.counts, np.asarray(record.lengths, dtype=np.int64))
 

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.files import InputError, digest_of_file
+from open_nvib.store.files import MANIFEST, InputError, digest_of_file, in_one_line
 from open_nvib.store.runs import (
     CHECKPOINTS,
     MODEL,
@@ -26,8 +27,12 @@ from open_nvib.store.runs import (
     change_metrics,
     claim_directory,
     cut_log,
+    discard_other_replacement,
     last_good_checkpoint,
+    replace_run,
+    seal_run,
     step_of,
+    training_lock,
     write_config,
     write_lengths,
     writing_to,
@@ -69,40 +74,60 @@ def train(
     output: str | Path,
     *,
     overwrite: bool = False,
+    device: str | None = None,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, float | None]:
     """Train, or go on training, and write everything that later commands need to `output`.
 
     The same configuration again goes on from the last good checkpoint; another one is an InputError unless `overwrite`.
+    A run that is replaced stays as it is until the new one is finished. One process at a time trains in a directory.
 
     Args:
         config: the settings.
         output: the run directory.
         overwrite: replace a run with other settings.
+        device: such as cpu or cuda:1; the first GPU if not given, or else the CPU. Under torchrun, cpu or cuda.
         callbacks: of the Hugging Face Trainer.
 
     Returns:
         The metrics of the model that was kept, on validation data.
     """
     directory = Path(output).expanduser()
+    if (claim := claim_directory(directory, config, overwrite=overwrite)).finished is not None:
+        return claim.finished
+    chosen = _find_device(device)
     prepared = load_prepared(config.data)
-    processes = PartialState(cpu=not torch.cuda.is_available())
+    processes = PartialState(cpu=chosen.type == "cpu")
     main = processes.is_main_process
     _check_data(config, prepared, processes.num_processes)
     _check_trackers(config.watch.trackers)
     set_seed(config.seed)
-    with processes.main_process_first():  # which makes the directory that the others then find
-        finished = claim_directory(directory, config, overwrite=overwrite and main)
-        if finished is not None:
-            return finished
-        model = make_model(config, prepared)
+    model = make_model(config, prepared)
+    with ExitStack() as held:
+        with processes.main_process_first():  # which makes the directory that the others then find
+            if main:
+                held.enter_context(training_lock(directory))
+                replace_run(directory)
+            claim = claim_directory(directory, config, overwrite=overwrite and main)
+            if claim.finished is not None:  # by another process in the meantime
+                return claim.finished
+            if main:
+                discard_other_replacement(claim.path, config)
+                _write_run(claim.path, config, prepared)
+        trainer = make_trainer(config, claim.path, prepared, model, chosen, callbacks)
+        metrics = _train_and_save(trainer, claim.path)
         if main:
-            _write_run(directory, config, prepared)
-    trainer = make_trainer(config, directory, prepared, model, callbacks)
-    start = last_good_checkpoint(directory / CHECKPOINTS, trainer.say)
+            replace_run(directory)
+    return metrics
+
+
+def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float | None]:
+    """Take the steps that are left, and write the model and its metrics."""
+    start = last_good_checkpoint(run / CHECKPOINTS, trainer.say)
     step = 0 if start is None else step_of(start)
-    if main:
-        cut_log(directory, step)
+    if trainer.is_world_process_zero():
+        cut_log(run, step)
+    trainer.add_callback(RunLog(run, None if sys.stderr.isatty() else trainer.say))
     if start is not None:
         trainer.say(f"going on from {start}")
     try:
@@ -111,29 +136,45 @@ def train(
         else:
             trainer.train(resume_from_checkpoint=None if start is None else str(start))
     except FloatingPointError as error:
-        raise InputError(f"{directory}: {error}") from error
+        raise InputError(f"{run}: {error}") from error
     metrics: dict[str, float | None] = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
     if trainer.is_world_process_zero():
-        with writing_to(directory / MODEL):
-            trainer.autoencoder.save_pretrained(directory / MODEL)
-        model_digest = digest_of_file(directory / MODEL / WEIGHTS)
+        with writing_to(run / MODEL):
+            trainer.autoencoder.save_pretrained(run / MODEL)
+            seal_run(run)
+        model_digest = digest_of_file(run / MODEL / WEIGHTS)
 
         def add(known: RunMetrics) -> RunMetrics:
             """Keep evaluations of this very model, made before its metrics were lost."""
             same = {name: each for name, each in known.evaluations.items() if each.model == model_digest}
             return replace(known, step=trainer.state.global_step, validation=metrics, evaluations=same)
 
-        change_metrics(directory, add)
+        change_metrics(run, add)
     return metrics
+
+
+def _find_device(name: str | None) -> torch.device:
+    """Return the device to train on; an InputError if it cannot be used."""
+    try:
+        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError("expected cpu, cuda or cuda:N")
+        if name is not None:
+            torch.zeros(1, device=device)
+    except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
+        raise InputError(f"device {name!r} cannot be used ({in_one_line(str(error).splitlines()[0])}).") from error
+    return device
 
 
 def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
     """Write what a run has from its beginning."""
-    directory.mkdir(parents=True, exist_ok=True)
-    prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
-    histogram = prepared.length_histogram(config.partition).tolist()
-    write_lengths(directory, Lengths(histogram, config.partition, prepared.recipe))
-    write_config(directory, config)
+    with writing_to(directory, remove=False):
+        directory.mkdir(parents=True, exist_ok=True)
+        (directory / MANIFEST).unlink(missing_ok=True)  # of files that are now written anew
+        prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
+        histogram = prepared.length_histogram(config.partition).tolist()
+        write_lengths(directory, Lengths(histogram, config.partition, prepared.recipe))
+        write_config(directory, config)
 
 
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
@@ -168,6 +209,7 @@ def _check_trackers(trackers: list[str]) -> None:
 def _restore(trainer: AutoencoderTrainer, checkpoint: Path) -> None:
     """Restore the state after the last step, which the Trainer's own resuming would take once more."""
     trainer.state = TrainerState.load_from_json(str(checkpoint / "trainer_state.json"))
+    trainer.find_best_checkpoint()
     best = trainer.state.best_model_checkpoint if trainer.args.load_best_model_at_end else None
     trainer._load_from_checkpoint(best or str(checkpoint))
     trainer.apply_schedule()
@@ -195,13 +237,14 @@ def make_trainer(
     directory: Path,
     prepared: Prepared,
     model: TextAutoencoder,
+    device: torch.device,
     callbacks: Sequence[TrainerCallback] = (),
 ) -> AutoencoderTrainer:
     """Build the trainer of a run in `directory`."""
     sentences = Sentences.of(prepared.split(config.partition, "train"))
     validation = list(prepared.split(config.partition, "validation")["input_ids"])
     validation = validation[: config.watch.evaluate_sentences or None]
-    arguments = training_arguments(config, directory, len(sentences))
+    arguments = training_arguments(config, directory, len(sentences), device)
     terminal = sys.stderr.isatty()
 
     def say(text: str) -> None:
@@ -218,7 +261,7 @@ def make_trainer(
         args=arguments,
         train_dataset=sentences,
         eval_dataset=[],
-        callbacks=[RunLog(directory, None if terminal else say), *callbacks],
+        callbacks=list(callbacks),
     )
     trainer.remove_callback(ProgressCallback if terminal else PrinterCallback)
     if terminal:
@@ -227,7 +270,7 @@ def make_trainer(
     return trainer
 
 
-def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> TrainingArguments:
+def training_arguments(config: TrainConfig, directory: Path, sentences: int, device: torch.device) -> TrainingArguments:
     """Translate the settings for the Hugging Face Trainer."""
     optimiser, watch = config.optimiser, config.watch
     steps = optimiser.steps_for(sentences, PartialState().num_processes)
@@ -235,7 +278,7 @@ def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> 
     if optimiser.schedule == "warmup_stable_decay":
         decay = {"num_decay_steps": max(1, int(steps * optimiser.decay_share))}
     best = watch.best_metric != "last"
-    return TrainingArguments(
+    arguments = TrainingArguments(
         output_dir=str(directory / CHECKPOINTS),
         max_steps=steps,
         per_device_train_batch_size=optimiser.batch_size,
@@ -247,7 +290,7 @@ def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> 
         max_grad_norm=optimiser.clip,
         weight_decay=optimiser.weight_decay,
         bf16=optimiser.precision == "bf16",
-        use_cpu=not torch.cuda.is_available(),
+        use_cpu=device.type == "cpu",
         logging_steps=watch.log_every,
         eval_strategy="steps",
         eval_steps=watch.evaluate_every,
@@ -261,8 +304,12 @@ def training_arguments(config: TrainConfig, directory: Path, sentences: int) -> 
         seed=config.seed,
         data_seed=config.seed,
         dataloader_drop_last=True,
-        dataloader_pin_memory=torch.cuda.is_available(),
+        dataloader_pin_memory=device.type == "cuda",
         remove_unused_columns=False,
         disable_tqdm=not sys.stderr.isatty(),
         average_tokens_across_devices=True,
     )
+    if device.type == "cuda" and PartialState().num_processes == 1:  # the Trainer would take all GPUs, the first ahead
+        torch.cuda.set_device(device)
+        arguments.__dict__["_setup_devices"], arguments._n_gpu = torch.device("cuda", torch.cuda.current_device()), 1
+    return arguments

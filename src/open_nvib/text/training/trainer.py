@@ -1,6 +1,7 @@
 """The Hugging Face Trainer with the three losses, their schedules, reconstruction as evaluation, and what it prints."""
 
 import math
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import ProgressCallback, TrainerCallback
 from transformers.trainer_utils import rotate_checkpoints
 
-from open_nvib.store.runs import LogEntry, append_log, seal, writing_to
+from open_nvib.store.runs import LogEntry, append_log, read_log, seal, writing_to
 from open_nvib.store.settings import LossSettings, ScheduledValues
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
 from open_nvib.text.model.decoding import LOSS_PARTS, Collator, evaluate_losses, reconstruct_ids, score_reconstruction
@@ -147,6 +148,8 @@ class AutoencoderTrainer(Trainer):
         )
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        for name in ("train_loss", "train_samples_per_second", "train_steps_per_second"):
+            logs.pop(name, None)  # after a resume, the Trainer divides numbers of all steps and of the last ones
         if "loss" in logs and self.sums:
             logs |= {name: round(sum(values) / len(values), 6) for name, values in self.sums.items()}
             logs |= {"lambda_g": self.values.lambda_g, "lambda_d": self.values.lambda_d}
@@ -201,6 +204,12 @@ class AutoencoderTrainer(Trainer):
 
     # Checkpoints
 
+    def find_best_checkpoint(self) -> None:
+        """Find the best checkpoint in this run: a state that was read names the place where the run was then."""
+        if self.state.best_global_step and self.args.output_dir is not None:
+            best = Path(self.args.output_dir) / f"checkpoint-{self.state.best_global_step}"
+            self.state.best_model_checkpoint = str(best) if best.is_dir() else None
+
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Write, seal, and only then remove older ones: at every moment there is a complete one."""
         assert self.args.output_dir is not None
@@ -228,9 +237,13 @@ class ApplySchedule(TrainerCallback):
         self.trainer = trainer
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.find_best_checkpoint()
         self.trainer.apply_schedule()
 
-    on_step_end = on_train_end = on_train_begin
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.trainer.apply_schedule()
+
+    on_train_end = on_step_end
 
 
 # What a training run prints
@@ -287,10 +300,13 @@ class RunLog(TrainerCallback):
 
     def __init__(self, run: Path, say: Callable[[str], None] | None) -> None:
         self.run, self.say = run, say
+        earlier = max((entry.elapsed or 0.0 for entry in read_log(run)), default=0.0)
+        self.start = time.monotonic() - earlier
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
-            append_log(self.run, LogEntry(state.global_step, logs))
+            elapsed = round(time.monotonic() - self.start, 3)
+            append_log(self.run, LogEntry(state.global_step, logs, round(time.time(), 3), elapsed))
             text = log_line(state.global_step, state.max_steps, logs)
             if text and self.say is not None:
                 self.say(text)

@@ -12,7 +12,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from open_nvib.attention import Mixture
-from open_nvib.store.files import InputError, damaged
+from open_nvib.store.files import InputError, check_manifest, damaged
 from open_nvib.store.runs import MODEL, RESTORE, TOKENIZER, is_run, read_config, read_lengths
 from open_nvib.store.settings import LARGEST_SEED, TrainConfig
 from open_nvib.text.model.autoencoder import TextAutoencoder
@@ -166,14 +166,13 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
         raise InputError(f"{path}: {found}, expected a directory that `nvib train --output {path}` writes.")
     if not (path / MODEL).is_dir():
         raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
+    check_manifest(path, fix=RESTORE)
     disable_progress_bar()
     config, histogram = read_config(path), torch.tensor(read_lengths(path).lengths)
     model, tokenizer = _load_model(path / MODEL), _load_tokenizer(path / TOKENIZER)
-    if len(tokenizer) > model.config.vocab_size:
-        raise InputError(
-            f"{path / TOKENIZER}: has {len(tokenizer)} entries, more than the {model.config.vocab_size} of the model. "
-            f"{RESTORE}"
-        )
+    if len(tokenizer) != model.config.vocab_size:
+        expected = f"expected the {model.config.vocab_size} of the model"
+        raise InputError(f"{path / TOKENIZER}: has {len(tokenizer)} entries, {expected}. {RESTORE}")
     if device is not None:
         try:
             model.to(device)  # pyright: ignore[reportArgumentType]
