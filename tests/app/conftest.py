@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from open_nvib.app import make_app, serve
-from open_nvib.experiments.yaml_file import read_mapping, settings_of
+from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.store.settings import (
     ModelSettings,
     OptimiserSettings,

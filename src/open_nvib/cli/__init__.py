@@ -10,7 +10,7 @@ import sys
 
 from open_nvib.cli.commands import NVIB
 from open_nvib.cli.parser import call, parse, stop
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, in_one_line
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -24,6 +24,10 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(128 + signal.SIGINT) from None
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        stop(f"not enough memory ({in_one_line(error)}). Give smaller sizes, or fewer texts at a time.")
     except Exception as error:
         if getattr(error, "errno", None) not in (errno.ENOSPC, errno.EDQUOT) and "No space left" not in str(error):
             raise

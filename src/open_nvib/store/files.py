@@ -6,7 +6,7 @@ import json
 import math
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -100,6 +100,17 @@ def in_one_line(why: BaseException | str) -> str:
     """Shorten a message, or the message of an exception, to one line."""
     text = (isinstance(why, OSError) and why.strerror) or " ".join(str(why).split()) or type(why).__name__
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
+
+
+def check_characters(texts: Iterable[str]) -> None:
+    """Raise an InputError if a text has a byte that is not UTF-8, or half of a surrogate pair."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"the text {text[:40]!r} is not UTF-8 at character {error.start + 1}. Correct it."
+            ) from None
 
 
 def obstacle_to_writing(directory: Path) -> str | None:
