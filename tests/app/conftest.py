@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from open_nvib.app import make_app, serve
-from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.store.settings import (
     ModelSettings,
     OptimiserSettings,
@@ -16,6 +15,7 @@ from open_nvib.store.settings import (
     WatchSettings,
     packaged_config,
 )
+from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.text.training.train import train
 from open_nvib.text.using.run import Run, load_run
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from open_nvib.store.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
 from open_nvib.store.cells import CellSettings
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import EvaluateConfig, PrepareConfig, TrainConfig
+from open_nvib.store.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
 
 Say = Callable[[str], None]
 """Takes a line of progress."""
@@ -291,8 +291,6 @@ def check_recipe(config: PrepareConfig | None) -> None:
         source = open_source(config)
     except InputError:  # prepared data can be used without its source, of which the name alone is then compared
         source = Source({**known.source, "source": Path(config.source).name}, [])
-        if config.drop_residue is None:  # which depends on the kind of the source
-            config = replace(config, drop_residue=known.settings["drop_residue"])
     different = known.differences(make_recipe(config, source))
     if different:
         raise InputError(

@@ -75,7 +75,11 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
         tokenizer.save_pretrained(str(directory / TOKENIZER))
         lengths = tuple(np.bincount(encoded.lengths).tolist())
         made_with = {name: version(name) for name in _MADE_WITH}
-        record = PreparedRecord(recipe=recipe, made_with=made_with, counts=counts, lengths=lengths)
+        judged = {_drops_residue(config, part) for part in source.parts}
+        settings = {**recipe.config, "drop_residue": judged.pop() if len(judged) == 1 else config.drop_residue}
+        record = PreparedRecord(
+            recipe=Recipe(recipe.source, settings), made_with=made_with, counts=counts, lengths=lengths
+        )
         write_json(directory / RECORD, record, indent=1)  # last: a directory without it is not prepared data
     return load_prepared(output)
 
@@ -83,8 +87,6 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
 def make_recipe(config: PrepareConfig, source: Source) -> Recipe:
     """Collect all that decides the data. The recipe names no path: the data may move to another machine."""
     settings = recipe_settings(config)
-    judged = {_drops_residue(config, part) for part in source.parts}
-    settings["drop_residue"] = judged.pop() if len(judged) == 1 else config.drop_residue
     tokenizer = Path(config.tokenizer).expanduser()
     if tokenizer.exists():
         settings["tokenizer"] = tokenizer.name
@@ -188,8 +190,8 @@ def _write_partitions(
         dropped = f" {residue_dropped(corpus.residue)}." if corpus.residue else ""
         raise InputError(
             f"{config.source}: no partition of {_shown(config.partitions)} has training, validation and test "
-            f"sentences. The {len(lengths):,} sentences have {lengths.min()} to {lengths.max()} tokens: give more text, "
-            f"or other --partitions.{dropped}"
+            f"sentences. The {len(lengths):,} sentences have {lengths.min()} to {lengths.max()} tokens: give more "
+            f"text, or other --partitions.{dropped}"
         )
     kept = len(corpus.sentences)
     return Counts(
