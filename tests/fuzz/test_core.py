@@ -1,4 +1,4 @@
-"""Random shapes, types, masks and values: finite results, or an error that names an argument; padding changes nothing."""
+"""Random shapes, types, masks and values: finite results or an error that names an argument, whatever the padding."""
 
 import jaxtyping
 import pytest
@@ -54,7 +54,8 @@ def call(name, a, b, c):
     try:
         FUNCTIONS[name](a, b, c)
     except (ValueError, TypeError) as error:
-        assert "expected" in str(error), f"{name}: {error!r}"
+        if "expected" not in str(error):
+            raise
 
 
 @examples(4 * FEW)
