@@ -10,7 +10,10 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("open_nvib"):
             raise
-        print(f"nvib: {error.name} is not installed. The command needs the extra text: pip install '.[text]' in a clone", file=sys.stderr)
+        print(
+            f"nvib: {error.name} is not installed. The command needs the extra text: pip install '.[text]' in a clone",
+            file=sys.stderr,
+        )
         raise SystemExit(2) from None
     run()
 

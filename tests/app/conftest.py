@@ -8,7 +8,6 @@ import gradio as gr
 import pytest
 
 from open_nvib.app import make_app, serve
-from open_nvib.experiments.yaml_file import read_mapping, settings_of
 from open_nvib.store.settings import (
     ModelSettings,
     OptimiserSettings,
@@ -17,6 +16,7 @@ from open_nvib.store.settings import (
     WatchSettings,
     packaged_config,
 )
+from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.text.training.train import train
 from open_nvib.text.using.run import Run, load_run
 

@@ -8,7 +8,13 @@ from open_nvib.cli import main
 from tools.blocks import Block, commands, run_python
 
 MODEL = ["--model.d_model=16", "--model.ffn_size=16", "--model.dropout=0"]
-STEPS = ["--optimiser.steps=4", "--optimiser.batch_size=8", "--watch.evaluate_every=2", "--watch.bleu_sentences=4"]
+STEPS = [
+    "--optimiser.steps=4",
+    "--optimiser.warmup_steps=2",
+    "--optimiser.batch_size=8",
+    "--watch.evaluate_every=2",
+    "--watch.bleu_sentences=4",
+]
 SMALL = {
     "prepare": ["--source=my.txt", "--workers=1"],
     "train": [*MODEL, *STEPS, "--watch.evaluate_sentences=8"],

@@ -36,6 +36,7 @@ def test_config_opens_with_the_command_that_runs_it(name, monkeypatch, capsys):
 def test_paper_config_takes_a_first_step(name, data, tmp_path):
     small = [
         "--optimiser.steps=1",
+        "--optimiser.warmup_steps=0",
         "--optimiser.batch_size=16",
         "--watch.evaluate_sentences=4",
         "--watch.bleu_sentences=2",

@@ -42,7 +42,7 @@ def test_a_number_is_a_constant_schedule():
     [
         ({"from_step": 5, "to_step": 5}, "to_step = 5"),
         ({"from_step": 9, "to_step": 5}, "from_step = 9"),
-        ({"kind": "cyclical", "period": 1}, "period = 1"),
+        ({"kind": "cyclical", "period": 1}, "period"),
     ],
 )
 def test_schedule_without_room_for_a_ramp_is_refused(options, what):

@@ -9,7 +9,7 @@ import sys
 
 from open_nvib.cli.commands import NVIB
 from open_nvib.cli.parser import call, parse, stop
-from open_nvib.store.files import InputError, disk_trouble
+from open_nvib.store.files import InputError, disk_trouble, in_one_line
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -23,6 +23,10 @@ def main(arguments: list[str] | None = None) -> None:
         raise SystemExit(128 + signal.SIGINT) from None
     except BrokenPipeError:  # the reader, such as `head`, has seen enough
         sys.stderr.close()
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        stop(f"not enough memory ({in_one_line(error)}). Give smaller sizes, or fewer texts at a time.")
     except Exception as error:
         reason = disk_trouble(error)
         if reason is None:

@@ -1,6 +1,7 @@
 """Functions as commands: typed arguments and docstrings become options; a mistake in them is one line."""
 
 import inspect
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -13,8 +14,10 @@ from jsonargparse import ArgumentParser, Namespace
 
 from open_nvib.store.files import InputError, from_builtins
 from open_nvib.store.settings import packaged_config
+from open_nvib.store.yaml_file import STRICT_YAML, reworded
 
-MAX_MESSAGE_LETTERS = 800
+MAX_ARGUMENT_LENGTH = 10_000
+"""In characters: the YAML reader of jsonargparse ends the process at tens of thousands of brackets."""
 COMMAND = "command"
 """The entry of parsed arguments that names the command of a group."""
 
@@ -34,21 +37,23 @@ class OneLineParser(ArgumentParser):
     """A parser that says in one line what is wrong, and exits with 2."""
 
     def error(self, message: str, ex: Exception | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        message = " ".join(str(message).split())
+        message = reworded(str(message))
         expected = "--config: expected a YAML file with settings, got text that begins"
         message = re.sub(r"^Unexpected config: (.{,60}).*", rf"{expected} '\1'.", message)
-        stop(message if len(message) <= MAX_MESSAGE_LETTERS else f"{message[:MAX_MESSAGE_LETTERS]}…")
+        stop(message)
 
 
 def stop(message: str) -> NoReturn:
-    """Print one line on standard error, and exit with 2."""
-    print(f"nvib: {message}", file=sys.stderr)
+    """Print one line on standard error, and exit with 2; under torchrun, the first process alone prints."""
+    if os.environ.get("RANK", "0") == "0":
+        line = " ".join(message.split()).encode(errors="backslashreplace").decode()
+        print(f"nvib: {line}", file=sys.stderr)
     raise SystemExit(2)
 
 
 def make_parser(name: str, command: Command) -> OneLineParser:
     """The parser of a command, or of a group with all its commands."""
-    parser = OneLineParser(prog=name, description=summary_of(command))
+    parser = OneLineParser(prog=name, description=summary_of(command), parser_mode=STRICT_YAML)
     _fill(parser, command)
     return parser
 
@@ -107,6 +112,12 @@ def _add_arguments(parser: ArgumentParser, function: Callable[..., None]) -> Non
 
 def parse(command: Command, arguments: list[str]) -> Namespace:
     """Parse the arguments of `nvib`. What is wrong with them is one line and exit code 2."""
+    for argument in arguments:
+        if len(argument) > MAX_ARGUMENT_LENGTH:
+            raise InputError(
+                f"an argument that begins with {argument[:20]!r} has {len(argument):,} characters, expected at most "
+                f"{MAX_ARGUMENT_LENGTH:,}. Long texts can be given with --file."
+            )
     try:
         return make_parser("nvib", command).parse_args(with_packaged_configs(arguments))
     except UnicodeDecodeError as error:

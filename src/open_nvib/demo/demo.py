@@ -12,11 +12,11 @@ import torch
 from transformers import TrainerCallback
 
 from open_nvib.evaluation import EvaluateConfig, evaluate
-from open_nvib.experiments.yaml_file import read_mapping, settings_of
 from open_nvib.report import check_output, write_run_report
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import DemoConfig, TrainConfig, packaged_config, paper_partitions
+from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.training.train import train
 from open_nvib.text.using.inspection import TokenReport, readable_token
@@ -131,7 +131,7 @@ def _training(config: DemoConfig, prepared: Prepared) -> TrainConfig:
         data=str(prepared.path),
         partition=partition,
         seed=config.seed,
-        optimiser=replace(optimiser, steps=steps),
+        optimiser=replace(optimiser, steps=steps, warmup_steps=min(optimiser.warmup_steps, steps)),
         watch=replace(settings.watch, evaluate_every=max(1, steps // GLIMPSES)),
     )
 

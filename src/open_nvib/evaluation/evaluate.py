@@ -164,7 +164,9 @@ class _Evaluator:
     def check_partitions(self) -> None:
         """Raise an InputError where there are no sentences to measure on; say how many are too long."""
         settings, where = self.settings, self._where(self.partition)
-        unknown = [name for name in settings.generalise if name not in self.prepared.partitions]
+        # A partition without sentences was left out of the data; `others` leaves it out, too.
+        known = {*self.prepared.partitions, *self.prepared.recipe.settings["partitions"]}
+        unknown = [name for name in settings.generalise if name not in known]
         if unknown and settings.generalise != EvaluateConfig().generalise:
             raise InputError(
                 f"{self.prepared.path}: no partition {unknown[0]!r} to generalise to; available: "

@@ -277,5 +277,7 @@ def _import_ray() -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name != "ray":
             raise
-        raise InputError("--engine ray: ray is not installed. It is the extra ray: pip install '.[ray]' in a clone.") from error
+        raise InputError(
+            "--engine ray: ray is not installed. It is the extra ray: pip install '.[ray]' in a clone."
+        ) from error
     return ray

@@ -8,10 +8,10 @@ from typing import Any
 
 from filelock import FileLock
 
-from open_nvib.experiments.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
 from open_nvib.store.cells import CellSettings
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import EvaluateConfig, PrepareConfig, TrainConfig
+from open_nvib.store.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
 
 Say = Callable[[str], None]
 """Takes a line of progress."""
@@ -157,6 +157,8 @@ def load_experiment(file: str | Path) -> Experiment:
     given = read_mapping(path)
     check_keys(given, KEYS, where=str(path))
     name = _text(given, "name", path.stem, where=str(path))
+    if Path(name).name != name or "\\" in name:  # it names a folder
+        raise InputError(f"{path}: name is {shown(name)}, expected one without / and \\. Choose another name.")
     prepare = None
     if given.get("prepare") is not None:
         prepare = settings_of(PrepareConfig, given["prepare"], where=f"{path}: prepare")

@@ -104,6 +104,17 @@ def in_one_line(why: BaseException | str) -> str:
     return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
 
 
+def check_characters(texts: Iterable[str]) -> None:
+    """Raise an InputError if a text has a byte that is not UTF-8, or half of a surrogate pair."""
+    for text in texts:
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"the text {text[:40]!r} is not UTF-8 at character {error.start + 1}. Correct it."
+            ) from None
+
+
 def obstacle_to_writing(directory: Path) -> str | None:
     """Say why no file can be written to a directory, which is made if missing; None if one can.
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from open_nvib.schedules import Schedule as Schedule
-from open_nvib.store.files import InputError, as_builtins
+from open_nvib.store.files import InputError, as_builtins, in_one_line
 
 
 def differences(known: Any, now: Any) -> list[str]:
@@ -52,16 +52,52 @@ LARGEST_SEED = 2**32 - 1
 """Every generator of random numbers takes seeds up to this."""
 
 
-def _check_positive(settings: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(settings, name)
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} is {value}, expected more than 0.")
+MOST = 2**31 - 1
+"""Of whatever is counted, where nothing else is said."""
+BOUNDS: dict[str, tuple[float, float]] = {
+    # The model
+    **dict.fromkeys(("d_model", "latent_size", "ffn_size", "max_positions"), (1, 2**24)),
+    **dict.fromkeys(("encoder_layers", "decoder_layers", "heads", "kappa"), (1, 1000)),
+    **dict.fromkeys(("dropout", "stride"), (0, 0.999)),
+    "alpha0_p": (1e-6, 1e6),
+    # The loss
+    **dict.fromkeys(("lambda_g", "lambda_d"), (0, 1e9)),
+    "delta": (0, 1e6),
+    "alpha_contrast": (0, 1),
+    "keep_share": (1e-6, 1),
+    # Training
+    **dict.fromkeys(("steps", "batch_size", "accumulate"), (1, MOST)),
+    **dict.fromkeys(("log_every", "evaluate_every", "keep_checkpoints"), (1, MOST)),
+    "epochs": (1e-6, 1e9),
+    "learning_rate": (1e-12, 1e3),
+    "decay_share": (0, 1),
+    "clip": (0, 1e9),
+    "weight_decay": (0, 1e3),
+    # Data and measurements
+    **dict.fromkeys(("per_partition", "limit", "count", "scorer_steps"), (1, MOST)),
+    **dict.fromkeys(("importance_samples", "interpolations"), (1, MOST)),
+    **dict.fromkeys(("samples", "interpolation_steps"), (2, MOST)),
+    "vocab_size": (100, MOST),
+    "workers": (0, 4096),
+    "seed": (0, LARGEST_SEED),
+}
+"""The smallest and the largest value of every numeric setting, by name; from 0 to MOST where it is not listed."""
 
 
-def _check_seed(seed: int) -> None:
-    if not 0 <= seed <= LARGEST_SEED:
-        raise ValueError(f"seed is {seed}, expected 0 to {LARGEST_SEED}.")
+def check_number(name: str, value: Any, where: str = "") -> None:
+    """Raise an InputError that names the setting if its number is out of bounds; NaN always is."""
+    low, high = BOUNDS.get(name, (0, MOST))
+    if isinstance(value, (int, float)) and not isinstance(value, bool) and not low <= value <= high:
+        expected = f"at least {low}" if value < low else f"at most {high}" if value > high else f"{low} to {high}"
+        raise InputError(f"{where}{name} is {in_one_line(repr(value))}, expected {expected}.")
+
+
+def check_numbers(settings: Any, *kinds: Any, where: str = "") -> None:
+    """Check the numbers of settings, and of their schedules: the fields of `kinds`, or of their own class."""
+    for option in (option for kind in kinds or (settings,) for option in fields(kind)):
+        value = getattr(settings, option.name)
+        for number in (value.start, value.end) if isinstance(value, Schedule) else (value,):
+            check_number(option.name, number, where)
 
 
 BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]
@@ -126,11 +162,7 @@ class ModelSettings:
 
 def check_model_options(options: Any) -> None:
     """Raise a ValueError that names the option if a value of `ModelSettings`, or of a copy of it, is wrong."""
-    _check_positive(options, "d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size")
-    _check_positive(options, "max_positions", "alpha0_p", "kappa")
-    for name in ("dropout", "stride"):
-        if not 0 <= getattr(options, name) < 1:
-            raise ValueError(f"{name} is {getattr(options, name)}, expected a share of at least 0 and below 1.")
+    check_numbers(options, ModelSettings)
     if options.d_model % options.heads:
         raise ValueError(f"d_model = {options.d_model} is not a multiple of heads = {options.heads}. Change one.")
 
@@ -166,13 +198,10 @@ class LossSettings:
     keep_share: float | Schedule | None = None
 
     def __post_init__(self) -> None:
+        check_numbers(self)
         for values in (self._values(lambda schedule: schedule.start), self.at_end()):
-            if values.keep_share is not None and not 0 < values.keep_share <= 1:
-                raise ValueError(f"keep_share is {values.keep_share}, expected a share above 0 and at most 1.")
             if values.keep_share is not None and values.delta == 0:
                 raise ValueError("delta is 0, expected more with keep_share, whose vectors hold Δ/keep_share.")
-            if values.alpha_contrast is not None and not 0 <= values.alpha_contrast <= 1:
-                raise ValueError(f"alpha_contrast is {values.alpha_contrast}, expected a number from 0 to 1.")
 
     def at(self, step: int) -> ScheduledValues:
         """Return the numbers at a step."""
@@ -221,7 +250,7 @@ class OptimiserSettings:
     precision: Literal["float32", "bf16"] = "float32"
 
     def __post_init__(self) -> None:
-        _check_positive(self, "steps", "epochs", "batch_size", "accumulate", "learning_rate")
+        check_numbers(self)
 
     def steps_for(self, sentences: int, processes: int = 1) -> int:
         """Count the optimiser steps on that many sentences; an epoch drops its last batch if that is not full."""
@@ -252,7 +281,7 @@ class WatchSettings:
     trackers: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        _check_positive(self, "log_every", "evaluate_every", "keep_checkpoints")
+        check_numbers(self)
 
 
 @dataclass(frozen=True)
@@ -278,7 +307,7 @@ class TrainConfig:
     watch: WatchSettings = field(default_factory=WatchSettings)
 
     def __post_init__(self) -> None:
-        _check_seed(self.seed)
+        check_numbers(self)
 
 
 Layout = Literal["running", "sentences"]
@@ -307,7 +336,8 @@ class PrepareConfig:
             (or a row), which is not split.
         language: The language of the text for the sentence splitter, such as `en`.
         drop_residue: Drop text that does not look like a sentence: no capital or digit at the start, no final
-            punctuation, or markup left in it.
+            punctuation, or markup left in it. If not given, only text that comes with markup (enwik8, WikiText and
+            MediaWiki dumps) is judged so; text of your own is kept as it is.
         tokenizer: `train` for a WordPiece trained on the training split, `bert-base-uncased` or any other tokenizer on
             the hub, or a local vocab.txt (read as uncased BERT's), tokenizer.json or folder of a saved tokenizer.
         vocab_size: Entries of a trained WordPiece, with the five special tokens.
@@ -327,7 +357,7 @@ class PrepareConfig:
     dataset_revision: str | None = None
     layout: Layout = "running"
     language: str = "en"
-    drop_residue: bool = True
+    drop_residue: bool | None = None
     tokenizer: str = TRAINED_TOKENIZER
     vocab_size: int = 3000
     lowercase: bool = True
@@ -343,10 +373,7 @@ class PrepareConfig:
                 raise InputError(f"prepare: {name} is empty, expected a name or a path. Give --{name}.")
         if self.layout not in ("running", "sentences"):
             raise InputError(f"prepare: layout is {self.layout!r}, expected 'running' or 'sentences'.")
-        for name, least in {"vocab_size": 100, "per_partition": 1, "limit": 1, "seed": 0, "workers": 0}.items():
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"prepare: {name} is {value}, expected at least {least}.")
+        check_numbers(self, where="prepare: ")
         if not self.partitions:
             raise InputError("prepare: partitions is empty, expected at least one, such as {short: [5, 20]}.")
         for name, bounds in self.partitions.items():
@@ -407,12 +434,7 @@ class EvaluateConfig:
         unknown = [part for part in self.measure if part not in PARTS]
         if unknown or not self.measure:
             raise ValueError(f"measure is {self.measure}, expected some of {', '.join(PARTS)}.")
-        at_least = {"sentences": 0, "samples": 2, "latent_sentences": 0, "interpolation_steps": 2}
-        for name, least in at_least.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}.")
-        _check_positive(self, "scorer_steps", "importance_samples", "interpolations")
-        _check_seed(self.seed)
+        check_numbers(self)
 
 
 _NOT_IN_RECIPE = ("source", "output", "workers", "column", "dataset_config", "dataset_split", "dataset_revision")
@@ -451,10 +473,7 @@ class DemoConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("steps", 1), ("samples", 2), ("scorer_steps", 1), ("seed", 0)):
-            value = getattr(self, name)
-            if value is not None and value < least:
-                raise InputError(f"demo: {name} is {value}, expected at least {least}.")
+        check_numbers(self, where="demo: ")
 
     @property
     def directory(self) -> Path:
@@ -480,13 +499,16 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """The settings, with the default of each that is newer than the recipe."""
         tokenizer = self.config.get("tokenizer", TRAINED_TOKENIZER)
-        return {**recipe_settings(PrepareConfig(tokenizer=tokenizer)), **self.config}
+        return {**recipe_settings(PrepareConfig(tokenizer=tokenizer, drop_residue=True)), **self.config}
 
     def differences(self, other: "Recipe") -> list[str]:
-        """Name what differs in another recipe, as in "seed was 0, now 5"; empty if the two make equal data."""
+        """Name what differs in another recipe, as in "seed was 0, now 5"; empty if the two make equal data.
+
+        Where the other one leaves `drop_residue` to the kind of the text, what this one did is right.
+        """
         old, new = ({**recipe.source, **recipe.settings} for recipe in (self, other))
         return [
             f"{name} differ" if name.endswith("files") else f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
             for name in {**old, **new}
-            if old.get(name) != new.get(name)
+            if old.get(name) != new.get(name) and (name, new.get(name)) != ("drop_residue", None)
         ]

@@ -23,6 +23,8 @@ def save_figure(figure: "Figure", path: str | Path, **options: Any) -> Path:
     `options` are those of matplotlib's `savefig`. A path that cannot be written is an InputError.
     """
     path = Path(path)
+    if path.is_dir() or not path.suffix:
+        raise InputError(f"{path}: expected the file of a picture. Give a path that ends in .png or .svg.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, **options)

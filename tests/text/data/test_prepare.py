@@ -204,8 +204,8 @@ def test_a_killed_run_leaves_no_output_and_the_next_one_cleans_up(config, tmp_pa
         (b"", {}, "empty"),
         (b"\n \n", {}, "blank"),
         (b"\x89PNG\r\n\x1a\n\xff\x00", {}, "UTF-8"),
-        (b"no capital here\nnor here\n" * 9, {}, "--drop_residue false"),
-        (b"Too short.\n", {}, "partition 'few'"),
+        (b"no capital here\nnor here\n" * 9, {"drop_residue": True}, "--drop_residue false"),
+        (b"Too short.\n", {}, "few"),
         (b"<mediawiki><page><title>A</title><text>It is.</text></page></mediawiki>", {}, "--layout"),
     ],
 )

@@ -10,7 +10,7 @@ import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -35,9 +35,10 @@ from open_nvib.text.data.prepared import (
     PreparedRecord,
     is_prepared,
     load_prepared,
+    residue_dropped,
 )
 from open_nvib.text.data.sentences import SPLITS, Found, assign_splits, batches, find, sample, within
-from open_nvib.text.data.sources import Source, digest, open_source
+from open_nvib.text.data.sources import Part, Source, digest, open_source
 from open_nvib.text.data.tokenizer import Encoded, encode, load_tokenizer, train_tokenizer, unknown_as
 
 _MADE_WITH = ("open-nvib", "datasets", "mwparserfromhell", "sentencex", "tokenizers", "transformers")
@@ -74,7 +75,11 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
         tokenizer.save_pretrained(str(directory / TOKENIZER))
         lengths = tuple(np.bincount(encoded.lengths).tolist())
         made_with = {name: version(name) for name in _MADE_WITH}
-        record = PreparedRecord(recipe=recipe, made_with=made_with, counts=counts, lengths=lengths)
+        judged = {_drops_residue(config, part) for part in source.parts}
+        settings = {**recipe.config, "drop_residue": judged.pop() if len(judged) == 1 else config.drop_residue}
+        record = PreparedRecord(
+            recipe=Recipe(recipe.source, settings), made_with=made_with, counts=counts, lengths=lengths
+        )
         write_json(directory / RECORD, record, indent=1)
         write_manifest(directory, [file for file in directory.rglob("*") if file.is_file()])
     return load_prepared(output)
@@ -104,6 +109,10 @@ class Corpus:
     duplicates: int
 
 
+def _drops_residue(config: PrepareConfig, part: Part) -> bool:
+    return part.has_markup if config.drop_residue is None else config.drop_residue
+
+
 def collect(config: PrepareConfig, source: Source) -> Corpus:
     """Clean the documents, split them into sentences, drop residue and duplicates, and assign the splits."""
     distinct: dict[str, None] = {}
@@ -116,8 +125,9 @@ def collect(config: PrepareConfig, source: Source) -> Corpus:
         if total == config.limit:
             break
     if not distinct:
-        dropped = f"all {residue:,} candidates were dropped as residue: try --drop_residue false"
-        raise InputError(f"{config.source}: no sentence found, {dropped if residue else 'it is blank'}.")
+        raise InputError(
+            f"{config.source}: no sentence found, {residue_dropped(residue) if residue else 'it is blank'}."
+        )
     kept = list(distinct)
     return Corpus(kept, assign_splits(len(kept), seed=config.seed), residue, total - len(kept))
 
@@ -128,7 +138,7 @@ def _find_all(config: PrepareConfig, source: Source) -> Iterator[Found]:
     workers = 1 if language is None else config.workers or _usable_cores()
     with tqdm(desc="sentences", unit="", unit_scale=True, disable=None) as bar:
         for part in source.parts:
-            work = partial(find, clean=part.clean, language=language, drop_residue=config.drop_residue)
+            work = partial(find, clean=part.clean, language=language, drop_residue=_drops_residue(config, part))
             for found in map_in_order(work, batches(part.documents(), _BATCH_CHARACTERS), workers=workers):
                 bar.update(len(found.sentences))
                 yield found
@@ -164,24 +174,26 @@ def _usable_cores() -> int:
 def _write_partitions(
     config: PrepareConfig, corpus: Corpus, encoded: Encoded, texts: Sequence[str], directory: Path
 ) -> Counts:
-    """Write every partition and split. Returns the counts."""
+    """Write every partition that has sentences in each of its splits. Returns the counts."""
     inside = {name: within(encoded.lengths, bounds) & encoded.usable for name, bounds in config.partitions.items()}
     partitions: dict[str, PartitionCounts] = {}
     for name, candidates in inside.items():
         rows = sample(candidates, corpus.splits, size=config.per_partition, seed=config.seed)
         train, validation, test = map(len, rows)
         if not (train and validation and test):
-            low, high = config.partitions[name]
-            lengths = encoded.lengths
-            raise InputError(
-                f"{config.source}: partition {name!r} ({low}-{high} tokens) has {train} training, {validation} "
-                f"validation and {test} test sentences, expected some in each. The {len(lengths):,} sentences have "
-                f"{lengths.min()} to {lengths.max()} tokens: give more text, or other --partitions."
-            )
+            continue
         for split, chosen in zip(SPLITS, rows, strict=True):
             save_rows(encoded, texts, chosen, directory / name / split)
         train_lengths = tuple(np.bincount(encoded.lengths[rows[0]]).tolist())
         partitions[name] = PartitionCounts(int(candidates.sum()), train, validation, test, train_lengths)
+    if not partitions:
+        lengths = encoded.lengths
+        dropped = f" {residue_dropped(corpus.residue)}." if corpus.residue else ""
+        raise InputError(
+            f"{config.source}: no partition of {_shown(config.partitions)} has training, validation and test "
+            f"sentences. The {len(lengths):,} sentences have {lengths.min()} to {lengths.max()} tokens: give more "
+            f"text, or other --partitions.{dropped}"
+        )
     kept = len(corpus.sentences)
     return Counts(
         sentences=kept + corpus.duplicates + corpus.residue,
@@ -192,6 +204,10 @@ def _write_partitions(
         in_bounds=int(np.logical_or.reduce(list(inside.values())).sum()),
         partitions=partitions,
     )
+
+
+def _shown(partitions: Mapping[str, Sequence[int]]) -> str:
+    return ", ".join(f"{name} ({low}-{high} tokens)" for name, (low, high) in partitions.items())
 
 
 def save_rows(encoded: Encoded, texts: Sequence[str], rows: Int[np.ndarray, " some"], directory: Path) -> None:

@@ -144,13 +144,15 @@ class Prepared:
         rows = [
             f"{self.path}: {self.recipe.source['source']}, tokenizer {settings['tokenizer']} "
             f"({len(self.tokenizer):,} entries), seed {settings['seed']}",
-            f"{counts.sentences:,} sentences found; {counts.residue:,} dropped as residue, "
+            f"{counts.sentences:,} sentences found; {residue_dropped(counts.residue)}, "
             f"{counts.duplicates:,} as duplicates; {counts.kept:,} kept",
             f"{'partition':<12}{'tokens':>9}{'of all kept':>13}{'available':>12}"
             + "".join(f"{split:>12}" for split in SPLITS),
         ]
-        for name, part in counts.partitions.items():
-            low, high = settings["partitions"][name]
+        for name, (low, high) in settings["partitions"].items():
+            if (part := counts.partitions.get(name)) is None:
+                rows.append(f"{name:<12}{f'{low}-{high}':>9}  left out: no sentences for each of {', '.join(SPLITS)}")
+                continue
             share = f"{part.available / counts.kept:.2%}"
             sizes = "".join(f"{getattr(part, split):>12,}" for split in SPLITS)
             rows.append(f"{name:<12}{f'{low}-{high}':>9}{share:>13}{part.available:>12,}{sizes}")
@@ -160,6 +162,12 @@ class Prepared:
     def _check(self, what: str, name: str, available: Sequence[str]) -> None:
         if name not in available:
             raise InputError(f"{self.path}: no {what} {name!r}; available: {', '.join(available)}.")
+
+
+def residue_dropped(count: int) -> str:
+    """Say how many sentences were dropped as residue, why, and how to keep them."""
+    why = " (no capital or digit first, no final punctuation, or markup; --drop_residue false keeps them)"
+    return f"{count:,} dropped as residue{why if count else ''}"
 
 
 def is_prepared(path: Path) -> bool:
@@ -188,7 +196,8 @@ def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
     """
     from matplotlib.figure import Figure
 
-    lengths, partitions = prepared.lengths, prepared.recipe.settings["partitions"]
+    lengths, bounds = prepared.lengths, prepared.recipe.settings["partitions"]
+    partitions = {name: bounds[name] for name in prepared.partitions}
     total = int(lengths.sum())
     widest = max(high for _, high in partitions.values())
     last = max(int(np.searchsorted(lengths.cumsum(), _SHARE_ON_AXIS * total)), widest) + 1

@@ -48,6 +48,11 @@ class Part:
     documents: Callable[[], Iterator[str]]
     clean: Callable[[str], str]
 
+    @property
+    def has_markup(self) -> bool:
+        """Whether markup is removed from the documents, which can leave residue behind."""
+        return self.clean is not str
+
 
 @dataclass(frozen=True)
 class Source:
@@ -254,8 +259,8 @@ def _jsonl(path: Path, column: str) -> Iterator[str]:
         where = f"{path}: line {number}"
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where} is not JSON ({error.msg}), expected one object a line.") from None
+        except (ValueError, RecursionError) as error:  # RecursionError: of thousands of brackets
+            raise InputError(f"{where} is not JSON ({in_one_line(error)}), expected one object a line.") from None
         if not isinstance(row, dict):
             raise InputError(f"{where} is a JSON {type(row).__name__}, expected an object with {column!r}.")
         _check_column(where, column, row)
@@ -297,6 +302,12 @@ def _text(value: object, where: object, column: str) -> str:
         return ""
     if not isinstance(value, str):
         raise InputError(f"{where}: column {column!r} holds {type(value).__name__}, expected text. Give --column.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise InputError(
+            f"{where}: column {column!r} has half of a surrogate pair, expected whole characters."
+        ) from None
     return value
 
 

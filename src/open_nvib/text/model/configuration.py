@@ -6,7 +6,7 @@ from typing import Any, ClassVar, get_args
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from open_nvib.store.settings import LossSettings, ModelSettings, ScheduledValues, check_model_options
+from open_nvib.store.settings import LossSettings, ModelSettings, ScheduledValues, check_model_options, check_numbers
 
 
 def _options() -> list[tuple[str, Any, Any]]:
@@ -53,6 +53,7 @@ class TextAutoencoderConfig(_Options, PreTrainedConfig):
     def __post_init__(self, **kwargs: object) -> None:
         super().__post_init__(**kwargs)
         check_model_options(self)
+        check_numbers(self, ScheduledValues)
 
     @property
     def p(self) -> int:

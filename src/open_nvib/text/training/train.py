@@ -1,5 +1,6 @@
 """`train`: a configuration and prepared data to a run directory."""
 
+import os
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -99,6 +100,7 @@ def train(
     prepared = load_prepared(config.data)
     processes = PartialState(cpu=chosen.type == "cpu")
     main = processes.is_main_process
+    config = _choose_partition(config, prepared, main)
     _check_data(config, prepared, processes.num_processes)
     _check_trackers(config.watch.trackers)
     set_seed(config.seed)
@@ -177,6 +179,16 @@ def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None
         write_config(directory, config)
 
 
+def _choose_partition(config: TrainConfig, prepared: Prepared, main: bool) -> TrainConfig:
+    """Take the only partition that the data has, where it does not have the one of the settings."""
+    if config.partition in prepared.partitions or len(prepared.partitions) > 1:
+        return config
+    (only,) = prepared.partitions
+    if main:
+        print(f"{prepared.path}: no partition {config.partition!r}, training on {only!r}", file=sys.stderr, flush=True)
+    return replace(config, partition=only)
+
+
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
     """Check that the data fits the settings before anything is written."""
     histogram = prepared.length_histogram(config.partition)
@@ -187,6 +199,12 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
             f"{config.model.max_positions} in all. Raise --model.max_positions."
         )
     optimiser = config.optimiser
+    steps = optimiser.steps_for(sentences, processes)
+    if optimiser.schedule == "warmup_stable_decay" and optimiser.warmup_steps > steps:
+        raise InputError(
+            f"optimiser.warmup_steps is {optimiser.warmup_steps}, expected at most the {steps} steps of the training. "
+            f"Lower --optimiser.warmup_steps, or train longer."
+        )
     batch = optimiser.batch_size * optimiser.accumulate * processes
     if batch > sentences:
         raise InputError(
@@ -227,9 +245,25 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         **asdict(config.model),
         **asdict(config.loss.at_end()),
     )
+    _check_memory(settings)
     model = TextAutoencoder(settings)
     model.generation_config.pad_token_id = tokenizer.pad_token_id
     return model
+
+
+def _check_memory(settings: TextAutoencoderConfig) -> None:
+    """Raise an InputError if weights, gradients and Adam's two averages are more than the memory of the machine."""
+    p, d, ffn, vocabulary = settings.p, settings.d_model, settings.ffn_size, settings.vocab_size
+    layers = settings.encoder_layers * (4 * d * d + 2 * d * ffn) + settings.decoder_layers * (6 * d * d + 2 * d * ffn)
+    positions = settings.max_positions * d  # learned or not, they are a table
+    parameters = layers + positions + 2 * d * p + vocabulary * d * (1 if settings.tie_word_embeddings else 2)
+    needed, there = 16 * parameters, os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if needed > there and not torch.cuda.is_available():
+        raise InputError(
+            f"a model of about {parameters:.1e} parameters takes about {needed / 2**30:,.0f} GB to train, and this "
+            f"machine has {there / 2**30:,.0f} GB. Lower --model.d_model, --model.ffn_size, --model.latent_size, "
+            f"--model.max_positions or the numbers of layers."
+        )
 
 
 def make_trainer(

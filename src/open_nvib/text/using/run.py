@@ -12,9 +12,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from open_nvib.attention import Mixture
-from open_nvib.store.files import InputError, check_manifest, damaged
+from open_nvib.store.files import InputError, check_characters, check_manifest, damaged
 from open_nvib.store.runs import MODEL, RESTORE, TOKENIZER, is_run, read_config, read_lengths
-from open_nvib.store.settings import LARGEST_SEED, TrainConfig
+from open_nvib.store.settings import TrainConfig, check_number
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
 from open_nvib.text.model.decoding import BATCH, decode, encode, in_batches, make_batch, reconstruct_ids
@@ -39,6 +39,7 @@ class Run:
 
     def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
         """Return token ids without special tokens; an empty text and one that is too long are InputErrors."""
+        check_characters(texts)
         ids = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
         for text, tokens in zip(texts, ids, strict=True):
             if not tokens:
@@ -101,10 +102,8 @@ class Run:
         **generation: Any,
     ) -> list[list[int]]:
         """Return the token ids of `sample`; with `progress`, a terminal shows a bar of that name."""
-        if count < 1:
-            raise InputError(f"count is {count}, expected at least 1.")
-        if not 0 <= seed <= LARGEST_SEED:
-            raise InputError(f"seed is {seed}, expected 0 to {LARGEST_SEED}.")
+        for name, value in (("count", count), ("seed", seed), ("delta", delta)):
+            check_number(name, value)
         if length is not None and not 1 <= length <= self.longest:
             raise InputError(f"length is {length}, expected 1 to {self.longest}.")
         bottleneck = self.model.encoder.bottleneck
@@ -112,8 +111,6 @@ class Run:
             raise InputError(f"{self.path.name}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
         if delta is not None and bottleneck.delta is None:
             raise InputError(f"{self.path.name}: delta belongs to the prior of an nvae, and this model is not one.")
-        if delta is not None and not 0 <= delta < float("inf"):
-            raise InputError(f"delta is {delta}, expected a number of at least 0.")
         generator = torch.Generator(self.model.device).manual_seed(seed)
         lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
         lengths = lengths if length is None else torch.full_like(lengths, length)

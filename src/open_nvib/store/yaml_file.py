@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser
+from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader
 
 from open_nvib.store.files import InputError
 
@@ -72,23 +72,29 @@ def _line(node: yaml.Node) -> str:
     return f"line {node.start_mark.line + 1}"
 
 
+def load_yaml(text: str) -> Any:
+    """Read YAML; a mistake is an InputError, and its place the line."""
+    try:
+        loader = _Loader(text)
+        node = loader.get_single_node()
+        if node is None:
+            return None
+        _check(node, frozenset(), {})
+        return loader.construct_document(node)
+    except yaml.YAMLError as error:
+        raise InputError(f"is not YAML ({' '.join(str(error).split())}).") from error
+    except RecursionError:
+        raise InputError("is nested too deeply, expected settings.") from None
+
+
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        loader = _Loader(path.read_text(encoding="utf-8"))
-        node = loader.get_single_node()
-        value = None
-        if node is not None:
-            _check(node, frozenset(), {})
-            value = loader.construct_document(node)
+        value = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file. Give a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}). Give a YAML file.") from error
-    except yaml.YAMLError as error:
-        raise InputError(f"{path}: is not YAML ({' '.join(str(error).split())}).") from error
-    except RecursionError:
-        raise InputError(f"{path}: is nested too deeply. Give the YAML file of an experiment.") from None
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     return as_mapping(value, where=str(path))
@@ -124,7 +130,20 @@ def settings_of(kind: type[T], values: Any, *, where: str) -> T:
         built: Any = parser.instantiate(parser.parse_object({"it": dict(values)}))
         return built.it
     except (ArgumentError, ValueError, TypeError) as error:
-        raise InputError(f"{where}: {_reworded(str(error))}") from error
+        raise InputError(f"{where}: {reworded(str(error))}") from error
+
+
+STRICT_YAML = "strict_yaml"
+"""The mode of a jsonargparse parser that reads YAML as `load_yaml` does."""
+
+
+def _load_strictly(text: str) -> Any:
+    """Read YAML for jsonargparse, which has its own rules for numbers, after `load_yaml` has found no mistake."""
+    load_yaml(text)
+    return get_loader("yaml")(text)
+
+
+set_loader(STRICT_YAML, _load_strictly, exceptions=(InputError, yaml.YAMLError))
 
 
 @cache
@@ -134,9 +153,31 @@ def _parser(kind: type) -> ArgumentParser:
     return parser
 
 
-def _reworded(message: str) -> str:
-    """Put a message of jsonargparse in one line, without the name that `_parser` gives to the settings."""
+_KINDS = {
+    "float": "a number",
+    "int": "a whole number",
+    "bool": "true or false",
+    "str": "text",
+    "NoneType": "null",
+    "Schedule": "a schedule {start: …, end: …}",
+}
+"""What a message calls the types of settings."""
+
+
+def reworded(message: str) -> str:
+    """Put a message of jsonargparse in one sentence, without the name that `_parser` gives to the settings."""
     message = " ".join(message.split())
+    message = message.replace("Problems parsing config", "--config")
+    message = re.sub(
+        r"Does not validate against .*? Subtypes: \[(.*?)\] Errors: .* Given value: (.*)", _expected, message
+    )
+    message = re.sub(r"Expected an? (<class '[\w.]+'>)(?:\. Got value: (.*))?", _expected, message)
     message = re.sub(r"Group 'it' does not accept option '(.*)'", r"unknown setting '\1'", message)
-    message = re.sub(r"Parser key \"it\.([^\"]*)\"", r"\1", message)
+    message = re.sub(r"Parser key \"(?:it\.)?([^\"]*)\"", r"\1", message)
     return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:MAX_MESSAGE_LENGTH]}…"
+
+
+def _expected(found: re.Match[str]) -> str:
+    kinds = [name.rpartition(".")[2] for name in re.findall(r"<class '([\w.]+)'>", found[1])]
+    names = " or ".join(dict.fromkeys(_KINDS.get(name, name) for name in kinds)) or found[1]
+    return f"got {shown(found[2])}, expected {names}." if found[2] is not None else f"expected {names}."

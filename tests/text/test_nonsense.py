@@ -1,0 +1,101 @@
+"""Settings that make no sense are refused by name, on the command line and in YAML."""
+
+import pytest
+
+from open_nvib.cli import main
+from open_nvib.experiments.experiment import load_experiment
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import BOUNDS, EvaluateConfig, LossSettings, OptimiserSettings, Schedule, WatchSettings
+
+NONSENSE = {
+    "model.alpha0_p": ["1e300", "1e-300", "-1", ".nan", ".inf"],
+    "model.d_model": ["1000000000", "-1", "0"],
+    "loss.delta": ["1e300", "-1", "{start: 1, end: -1}"],
+    "loss.lambda_g": ["-1", "{start: -1, end: 1}", "words", ".nan"],
+    "optimiser.warmup_steps": ["-1"],
+    "optimiser.clip": ["-1", ".inf"],
+    "optimiser.decay_share": ["2"],
+    "watch.bleu_sentences": ["-1"],
+    "watch.evaluate_sentences": ["-5"],
+    "seed": ["-1", "4294967296"],
+}
+
+
+def stopped(capsys, *line) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(list(map(str, line)))
+    assert caught.value.code == 2
+    said = capsys.readouterr().err
+    assert said.startswith("nvib: ")
+    assert said.count("\n") == 1
+    return said
+
+
+@pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in NONSENSE.items() for value in values])
+def test_nonsense_is_refused_by_name(name, value, tmp_path, capsys):
+    said = stopped(capsys, "train", f"--{name}={value}", f"--data={tmp_path}/x", f"--output={tmp_path}/run")
+    assert name.rpartition(".")[2] in said
+    assert "Union" not in said
+
+
+def test_defaults_are_within_bounds_and_nan_never_is():
+    EvaluateConfig(), LossSettings(), OptimiserSettings(), WatchSettings()
+    for name in ("clip", "weight_decay", "learning_rate", "epochs"):
+        assert name in BOUNDS
+        with pytest.raises(InputError, match=name):
+            OptimiserSettings(**{name: float("nan")})
+    with pytest.raises(InputError, match="lambda_d"):
+        LossSettings(lambda_d=Schedule(1.0, -1.0))
+
+
+def test_a_key_twice_in_a_config_is_refused(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("seed: 1\nmodel: {kappa: 1}\nseed: 2\n")
+    said = stopped(capsys, "train", "--config", tmp_path / "c.yaml", "--data", "x", "--output", tmp_path / "run")
+    assert "seed" in said
+    assert "line 3" in said
+
+
+@pytest.mark.parametrize("name", ["../../evil", "/evil", "..", "a/b"])
+def test_an_experiment_stays_in_its_folder(name, tmp_path):
+    (tmp_path / "e.yaml").write_text(f"name: {name}\nrows: {{}}\n")
+    with pytest.raises(InputError, match="name"):
+        load_experiment(tmp_path / "e.yaml")
+
+
+def test_warm_up_longer_than_training_is_refused(trained, tmp_path, capsys):
+    options = ["--optimiser.steps=3", "--optimiser.warmup_steps=4", "--optimiser.schedule=warmup_stable_decay"]
+    said = stopped(capsys, "train", f"--data={trained.config.data}", f"--output={tmp_path}/run", *options)
+    assert "warmup_steps" in said
+
+
+def test_a_model_that_no_memory_holds_is_refused(trained, tmp_path, capsys):
+    options = ["--model.d_model=10000000", "--optimiser.batch_size=4"]
+    said = stopped(capsys, "train", f"--data={trained.config.data}", f"--output={tmp_path}/run", *options)
+    assert "d_model" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (["sample", "RUN", "--delta=1e300"], "delta"),
+        (["reconstruct", "RUN", "\ud800 war"], "UTF-8"),
+        (["reconstruct", "RUN", "[" * 100_000], "argument"),
+    ],
+)
+def test_what_a_run_cannot_take_is_one_line(trained, line, what, capsys):
+    assert what in stopped(capsys, *(str(trained.path) if part == "RUN" else part for part in line))
+
+
+def test_a_picture_is_not_written_beside_a_directory(trained, known, tmp_path, capsys):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(SystemExit):
+        main(["inspect", str(trained.path), known[0], "--plot", str(tmp_path / "folder")])
+    assert "folder" in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
+def test_one_process_of_torchrun_speaks(monkeypatch, capsys):
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(SystemExit):
+        main(["train", "--seed", "x"])
+    assert capsys.readouterr().err == ""
