@@ -40,6 +40,9 @@ CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
 )
 WEIGHTS = "model.safetensors"
 LOCK = f".{METRICS}.lock"
+INDEX = f"{WEIGHTS}.index.json"
+FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", INDEX)
+"""Files with which the Auto classes of transformers open a run directory; the index leads to the weights in model/."""
 
 RESTORE = "Restore it from a copy, or train the run again with `nvib train --overwrite`."
 TRAIN_AGAIN = "Move it away and run the `nvib train` command of the run again, which writes it anew."
@@ -63,7 +66,7 @@ def claim_directory(directory: Path, config: TrainConfig, *, overwrite: bool) ->
             return None  # killed while it was begun
         raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
     if overwrite:
-        for name in (CONFIG, LENGTHS, LOG, METRICS, LOCK):
+        for name in (CONFIG, LENGTHS, LOG, METRICS, LOCK, *FOR_TRANSFORMERS):
             (directory / name).unlink(missing_ok=True)
         for name in (CHECKPOINTS, MODEL, TOKENIZER):
             shutil.rmtree(directory / name, ignore_errors=True)

@@ -16,11 +16,12 @@ import datasets
 import msgspec
 import numpy as np
 from jaxtyping import Int
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from open_nvib.store.files import InputError, damaged, read_record
 from open_nvib.store.settings import Recipe
 from open_nvib.text.data.sentences import SPLITS
+from open_nvib.text.data.tokenizer import open_tokenizer
 from open_nvib.text.drawing import PALETTE, save_figure
 
 RECORD = "recipe.json"
@@ -108,7 +109,7 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, with pad, unk, bos and eos tokens."""
-        return AutoTokenizer.from_pretrained(self.path / TOKENIZER)
+        return open_tokenizer(self.path / TOKENIZER, fix=_FIX)
 
     def split(self, partition: str, split: str) -> datasets.Dataset:
         """Open one split, memory-mapped: columns `input_ids`, without special tokens, and `text`."""

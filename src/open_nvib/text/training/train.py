@@ -1,5 +1,6 @@
 """`train`: a configuration and prepared data to a run directory."""
 
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -10,14 +11,17 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import TrainerCallback, TrainingArguments, set_seed
+from safetensors import safe_open
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.files import InputError, digest_of_file
+from open_nvib.store.files import InputError, digest_of_file, write_json
 from open_nvib.store.runs import (
     CHECKPOINTS,
+    FOR_TRANSFORMERS,
+    INDEX,
     MODEL,
     TOKENIZER,
     WEIGHTS,
@@ -115,7 +119,7 @@ def train(
     metrics: dict[str, float | None] = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
     if trainer.is_world_process_zero():
         with writing_to(directory / MODEL):
-            trainer.autoencoder.save_pretrained(directory / MODEL)
+            save_model(directory, trainer.autoencoder, prepared.tokenizer)
         model_digest = digest_of_file(directory / MODEL / WEIGHTS)
 
         def add(known: RunMetrics) -> RunMetrics:
@@ -134,6 +138,19 @@ def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None
     histogram = prepared.length_histogram(config.partition).tolist()
     write_lengths(directory, Lengths(histogram, config.partition, prepared.recipe))
     write_config(directory, config)
+
+
+def save_model(run: Path, model: TextAutoencoder, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model such that the Auto classes of transformers open both the run and its folder model/."""
+    folder = run / MODEL
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(str(folder))
+    for name in FOR_TRANSFORMERS:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, run / name)
+    with safe_open(folder / WEIGHTS, framework="pt") as weights:
+        places = dict.fromkeys(weights.keys(), f"{MODEL}/{WEIGHTS}")
+    write_json(run / INDEX, {"metadata": {}, "weight_map": places}, indent=1)
 
 
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
