@@ -9,7 +9,6 @@ from test_model import make_batch, make_model
 
 from open_nvib.store.files import InputError
 from open_nvib.text.model import decoding
-from open_nvib.text.using.run import Run
 
 
 @pytest.fixture
@@ -118,11 +117,11 @@ def test_memory_of_encoding_is_that_of_a_batch(trained, known, monkeypatch):
     """The encoder never sees more than a batch, however many texts there are."""
     sizes = []
     posterior = type(trained.model.encoder).posterior
-    monkeypatch.setattr(
-        type(trained.model.encoder),
-        "posterior",
-        lambda self, ids, mask=None: sizes.append(len(ids)) or posterior(self, ids, mask),
-    )
-    assert isinstance(trained, Run)
+
+    def counted(self, ids, mask=None):
+        sizes.append(len(ids))
+        return posterior(self, ids, mask)
+
+    monkeypatch.setattr(type(trained.model.encoder), "posterior", counted)
     assert len(trained.encode(known * 12)) == 12 * len(known)
     assert max(sizes) <= decoding.BATCH
