@@ -82,7 +82,7 @@ def test_one_text_is_one_text(trained, known):
     assert trained.reconstruct(known[0]) == trained.reconstruct([known[0]])
     assert len(trained.encode(known[0])) == 1
     assert [report.text for report in trained.inspect(known[0])] == [known[0]]
-    for texts, name in (([known[0], "", " "], r"\[1\].*\[2\]"), ([1], r"texts\[0\]"), (["a\ud800"], r"texts\[0\]")):
+    for texts, name in (([known[0], "", " "], r"\[1\].*\[2\]"), (["a\ud800"], r"texts\[0\]")):
         with pytest.raises(InputError, match=name):
             trained.encode(texts)
     with pytest.raises(InputError, match="texts"):
@@ -109,8 +109,8 @@ def test_many_texts_in_batches_are_the_latents_of_one_batch(kind, monkeypatch):
     torch.testing.assert_close(found.lengths, expected.lengths)
     assert torch.equal(found.mask, expected.mask)
     torch.testing.assert_close(found.mu[found.mask], expected.mu[expected.mask])
-    mean, other = found.mean().compact(), expected.mean().compact()
-    torch.testing.assert_close(getattr(mean, "z", None), getattr(other, "z", None))
+    kl = model.encoder.bottleneck.kl
+    torch.testing.assert_close(kl(found).gaussian, kl(expected).gaussian)
 
 
 def test_memory_of_encoding_is_that_of_a_batch(trained, known, monkeypatch):
