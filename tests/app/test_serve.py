@@ -196,7 +196,8 @@ def test_requests_that_are_still_read_count(address):
     """A client that sends the ends of many requests at once gets no more of them into the queue."""
     where = httpx.URL(address)
     opened = [
-        socket.create_connection((where.host, where.port), 10, ("127.0.0.4", 0)) for _ in range(MAX_PER_CLIENT + 8)
+        socket.create_connection((where.host, where.port or 80), 10, ("127.0.0.4", 0))
+        for _ in range(MAX_PER_CLIENT + 8)
     ]
     head = f"POST /gradio_api/queue/join HTTP/1.1\r\nHost: {where.host}\r\nContent-Length: 5\r\n\r\n"
     for one in opened:

@@ -3,7 +3,7 @@
 from hypothesis import HealthCheck, settings
 
 FEW, MANY = 40, 1500
-CHECKS = list(HealthCheck)
+CHECKS: list[HealthCheck] = [*HealthCheck]  # pyright: ignore[reportAssignmentType]
 
 
 def examples(count: int) -> settings:

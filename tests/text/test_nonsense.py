@@ -1,5 +1,7 @@
 """Settings that make no sense are refused by name, on the command line and in YAML."""
 
+from dataclasses import replace
+
 import pytest
 
 from open_nvib.cli import main
@@ -39,11 +41,12 @@ def test_nonsense_is_refused_by_name(name, value, tmp_path, capsys):
 
 
 def test_defaults_are_within_bounds_and_nan_never_is():
-    EvaluateConfig(), LossSettings(), OptimiserSettings(), WatchSettings()
+    for settings in (EvaluateConfig, LossSettings, OptimiserSettings, WatchSettings):
+        settings()
     for name in ("clip", "weight_decay", "learning_rate", "epochs"):
         assert name in BOUNDS
         with pytest.raises(InputError, match=name):
-            OptimiserSettings(**{name: float("nan")})
+            replace(OptimiserSettings(), **{name: float("nan")})
     with pytest.raises(InputError, match="lambda_d"):
         LossSettings(lambda_d=Schedule(1.0, -1.0))
 

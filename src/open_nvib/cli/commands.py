@@ -6,13 +6,16 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from open_nvib import text
 from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
 from open_nvib.store.files import MANIFEST, InputError, find_damage
 from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
+
+if TYPE_CHECKING:  # it imports torch, and --help does not wait for that
+    from open_nvib.text import Run
 
 
 def demo(settings: DemoConfig) -> None:
@@ -84,8 +87,29 @@ def reconstruct(run: str, *texts: str, device: str | None = None, file: str | No
         file: a file with a text on each line; - reads standard input
     """
     given = _texts(texts, file)
-    for line in text.load_run(run, device=device).reconstruct(given):
+    opened = text.load_run(run, device=device)
+    for line in opened.reconstruct(_usable(opened, given, file)):
         print(line)
+
+
+def encode(run: str, *, file: str, output: str, device: str | None = None, overwrite: bool = False) -> None:
+    """Write the latent of each line of a file: vectors, σ, weights, α.
+
+    Args:
+        run: a run directory that `nvib train` wrote
+        file: a file with a text on each line; - reads standard input
+        output: the file to write, which ends in .npz or .parquet
+        device: such as cuda; the CPU if not given
+        overwrite: replace a file at --output that this command did not write
+    """
+    given = _texts((), file)
+    from open_nvib.text.using.latents import check_output, write_latents
+
+    check_output(Path(output).expanduser(), overwrite=overwrite)
+    opened = text.load_run(run, device=device)
+    _usable(opened, given, file)
+    ids, _ = opened.tokenize_usable(given)
+    print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite)}")
 
 
 def sample(
@@ -144,7 +168,8 @@ def inspect(
         plot: also draw a picture to this file (.png, .svg)
     """
     given = _texts(texts, file)
-    reports = text.load_run(run, device=device).inspect(given)
+    opened = text.load_run(run, device=device)
+    reports = opened.inspect(_usable(opened, given, file))
     for report in reports:
         print(dumps(asdict(report), ensure_ascii=False) if json else token_table(report))
     if plot:
@@ -297,6 +322,7 @@ NVIB = Group(
         "sample": sample,
         "interpolate": interpolate,
         "inspect": inspect,
+        "encode": encode,
         "app": app,
         "evaluate": evaluate,
         "experiment": Group(
@@ -309,16 +335,28 @@ NVIB = Group(
 
 
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:
-    """The texts of the command line and of a file or standard input, whose empty lines do not count."""
+    """The texts of the command line, then the lines of a file or of standard input."""
     texts = list(given)
-    if file == "-":
-        texts += sys.stdin.read().splitlines()
-    elif file:
+    if file:
         try:
-            texts += Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+            read = sys.stdin.read() if file == "-" else Path(file).expanduser().read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise InputError(f"{file}: cannot be read as text ({error}). Give a UTF-8 text file.") from error
-    texts = [line for line in texts if line.strip()] if file else texts
-    if not texts:
+        texts += read.removesuffix("\n").split("\n") if read else []
+    if not any(line.strip() for line in texts) and (file or not texts):
         raise InputError("no text given. Give one or more in quotes, or --file with a text on each line.")
     return texts
+
+
+def _usable(run: "Run", texts: list[str], file: str | None) -> list[str]:
+    """The texts that the model takes. Lines of a file that it does not take are left out with a warning."""
+    if not file:
+        return texts
+    ids, unusable = run.tokenize_usable(texts)
+    if unusable:
+        few = "; ".join(f"{index + 1} ({why})" for index, why in list(unusable.items())[:10])
+        more = f"; and {len(unusable) - 10:,} more" if len(unusable) > 10 else ""
+        print(f"nvib: {file}: left out lines {few}{more}", file=sys.stderr)
+    if not ids:
+        raise InputError(f"{file}: has no line that this model takes, expected at least one with a word.")
+    return [texts[index] for index in ids]

@@ -128,7 +128,7 @@ class References:
 
     def _load(self, path: Path) -> Scorer:
         scorer = make_scorer(self.kind, self.config)
-        scorer.model = type(scorer.model).from_pretrained(path)  # pyright: ignore[reportAttributeAccessIssue]
+        scorer.model = type(scorer.model).from_pretrained(path, trust_remote_code=False)  # pyright: ignore[reportAttributeAccessIssue]
         return scorer.to(self.device).eval()
 
     def train(self, texts: Texts) -> Scorer:

@@ -44,8 +44,11 @@ CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
 )
 WEIGHTS = "model.safetensors"
 LOCK = f".{METRICS}.lock"
+INDEX = f"{WEIGHTS}.index.json"
+FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", INDEX)
+"""Files with which the Auto classes of transformers open a run directory; the index leads to the weights in model/."""
 TRAINING_LOCK = ".training.lock"
-OF_A_RUN = (MANIFEST, CONFIG, LENGTHS, LOG, METRICS, CHECKPOINTS, MODEL, TOKENIZER)
+OF_A_RUN = (MANIFEST, CONFIG, LENGTHS, LOG, METRICS, CHECKPOINTS, MODEL, TOKENIZER, *FOR_TRANSFORMERS)
 REPLACEMENT, FINISHED_REPLACEMENT = ".replacement", ".replacement-finished"
 """Folders of a run in which another run that is to replace it is trained, and waits until its files are moved."""
 
@@ -154,7 +157,8 @@ def training_lock(directory: Path) -> Iterator[None]:
 def seal_run(run: Path) -> None:
     """Write the manifest of a finished run. Files that change later, such as the log and metrics, are not in it."""
     inside = [file for folder in (MODEL, TOKENIZER) for file in (run / folder).rglob("*") if file.is_file()]
-    write_manifest(run, [run / CONFIG, run / LENGTHS, *inside])
+    at_root = [run / name for name in (CONFIG, LENGTHS, *FOR_TRANSFORMERS) if (run / name).is_file()]
+    write_manifest(run, [*at_root, *inside])
 
 
 # The configuration, and the lengths of the training data
@@ -257,7 +261,7 @@ def read_log(run: Path) -> list[LogEntry]:
         except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and type(step := values.pop("step", None)) is int:
-            numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+            numbers: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, (int, float))}
             when = {name: numbers.pop(name, None) for name in ("time", "elapsed")}
             entries.append(LogEntry(step, numbers, **when))
     return entries

@@ -179,5 +179,5 @@ def reworded(message: str) -> str:
 
 def _expected(found: re.Match[str]) -> str:
     kinds = [name.rpartition(".")[2] for name in re.findall(r"<class '([\w.]+)'>", found[1])]
-    names = " or ".join(dict.fromkeys(_KINDS.get(name, name) for name in kinds)) or found[1]
+    names = " or ".join(dict.fromkeys(str(_KINDS.get(name, name)) for name in kinds)) or found[1]
     return f"got {shown(found[2])}, expected {names}." if found[2] is not None else f"expected {names}."

@@ -17,11 +17,12 @@ import datasets
 import msgspec
 import numpy as np
 from jaxtyping import Int
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from open_nvib.store.files import InputError, check_manifest, damaged, read_record
 from open_nvib.store.settings import Recipe
 from open_nvib.text.data.sentences import SPLITS
+from open_nvib.text.data.tokenizer import open_tokenizer
 from open_nvib.text.drawing import PALETTE, save_figure
 
 RECORD = "recipe.json"
@@ -110,14 +111,7 @@ class Prepared:
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, with pad, unk, bos and eos tokens."""
         check_manifest(self.path, fix=_FIX, prefix=f"{TOKENIZER}/")
-        folder = self.path / TOKENIZER
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        except Exception as error:  # a damaged file is an error of many kinds
-            raise damaged(folder, error, fix=_FIX) from error
-        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # without tokenizer.json, an empty one is made up
-            raise damaged(folder, "no entries but special tokens", fix=_FIX)
-        return tokenizer
+        return open_tokenizer(self.path / TOKENIZER, fix=_FIX)
 
     def split(self, partition: str, split: str) -> datasets.Dataset:
         """Open one split, memory-mapped: columns `input_ids`, without special tokens, and `text`."""

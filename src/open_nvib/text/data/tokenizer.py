@@ -13,11 +13,11 @@ from pathlib import Path
 
 import numpy as np
 from jaxtyping import Bool, Int
-from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, trainers
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 from tqdm.auto import tqdm
 from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
-from open_nvib.store.files import InputError, in_one_line
+from open_nvib.store.files import InputError, damaged, in_one_line
 from open_nvib.text.data.markup import UNKNOWN
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
@@ -34,13 +34,7 @@ _BATCH_SENTENCES = 10_000
 
 def bert(vocab: dict[str, int], *, lowercase: bool) -> PreTrainedTokenizerBase:
     """Make a BERT tokenizer of this vocabulary. Uncased BERT lowers case and strips accents."""
-    return BertTokenizer(
-        vocab=vocab,
-        do_lower_case=lowercase,
-        bos_token="[CLS]",
-        eos_token="[SEP]",
-        model_input_names=["input_ids", "attention_mask"],
-    )
+    return without_template(BertTokenizer(vocab=vocab, do_lower_case=lowercase, bos_token="[CLS]", eos_token="[SEP]"))
 
 
 def load_tokenizer(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
@@ -52,7 +46,7 @@ def load_tokenizer(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
         if path.is_file():
             tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
         else:
-            tokenizer = AutoTokenizer.from_pretrained(str(path) if path.is_dir() else name)
+            tokenizer = AutoTokenizer.from_pretrained(str(path) if path.is_dir() else name, trust_remote_code=False)
     except Exception as error:  # the libraries raise OSError, ValueError, KeyError and bare Exception for bad files
         raise InputError(
             f"tokenizer {name!r}: cannot be loaded ({in_one_line(error)}). Give 'train', the path of a vocab.txt, of a "
@@ -85,8 +79,39 @@ def with_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeniz
         added["pad_token"] = "[PAD]"  # a pad that is also the end would hide the end from the loss
     if added:
         tokenizer.add_special_tokens(added)  # pyright: ignore[reportArgumentType]
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    return tokenizer
+    return without_template(tokenizer)
+
+
+def without_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Return the tokenizer such that a plain call adds no special tokens, which the encoder never saw.
+
+    A class such as BertTokenizer sets its template again whenever it is loaded, so the general class replaces it.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):  # a tokenizer in Python has no template to remove
+        tokenizer.model_input_names = ["input_ids", "attention_mask"]
+        return tokenizer
+    backend, extra = tokenizer.backend_tokenizer, getattr(tokenizer, "extra_special_tokens", [])
+    backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])  # pyright: ignore[reportAttributeAccessIssue]
+    return PreTrainedTokenizerFast(
+        tokenizer_object=backend,
+        **tokenizer.special_tokens_map,
+        model_max_length=tokenizer.model_max_length,
+        extra_special_tokens=list(extra),
+        padding_side="right",  # positions count from the left
+        clean_up_tokenization_spaces=tokenizer.clean_up_tokenization_spaces,
+        model_input_names=["input_ids", "attention_mask"],
+    )
+
+
+def open_tokenizer(folder: Path, *, fix: str) -> PreTrainedTokenizerBase:
+    """Load a tokenizer that was saved in a folder; no code that comes with it is run."""
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    except Exception as error:  # a damaged file is an error of many kinds
+        raise damaged(folder, error, fix=fix) from error
+    if len(tokenizer) <= len(tokenizer.all_special_tokens):  # without tokenizer.json, an empty one is made up
+        raise damaged(folder, "no entries but special tokens", fix=fix)
+    return without_template(tokenizer)
 
 
 def train_tokenizer(sentences: Sequence[str], *, vocab_size: int, lowercase: bool) -> PreTrainedTokenizerBase:

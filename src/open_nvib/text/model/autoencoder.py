@@ -154,7 +154,8 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         return self.encoder.embedding.tokens
 
     def set_input_embeddings(self, value: nn.Module) -> None:
-        assert isinstance(value, nn.Embedding)
+        if not isinstance(value, nn.Embedding):
+            raise TypeError(f"set_input_embeddings: value is a {type(value).__name__}, expected an nn.Embedding.")
         self.encoder.embedding.tokens = value
 
     def get_output_embeddings(self) -> nn.Linear:
@@ -188,34 +189,44 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         encoder_outputs: LatentOutput | None = None,
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
-        sample: bool = False,
+        sample: bool | None = None,
         lambda_g: float | None = None,
         lambda_d: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
         **kwargs: Any,
-    ) -> AutoencoderOutput:
-        """Compute the loss of reconstructing `labels`; without labels, the logits of `decoder_input_ids`.
+    ) -> AutoencoderOutput | LatentOutput:
+        """Compute the loss of reconstructing `labels`, or the logits of `decoder_input_ids`, or the mean of the latent.
+
+        Without `labels` and `decoder_input_ids`, the result is a `LatentOutput`, whose vectors are the features.
 
         Args:
             input_ids: the text to encode, (batch, n).
             attention_mask: 1 where a token is real; all are if not given.
             labels: the text to predict with its end, (batch, n + 1), -100 on padding.
             encoder_outputs: a latent to decode from instead, see `LatentOutput.of`.
-            sample: decode from a sample of the latent, as training does, and not from its mean.
+            sample: whether the loss is that of a sample of the latent or of its mean; a sample in training mode and
+                the mean in evaluation mode if not given.
             lambda_g: λ′_G; the configuration's if not given.
             lambda_d: λ′_D; likewise.
             num_items_in_batch: divides the cross-entropy; the number of real labels if not given.
         """
-        if labels is not None:
-            assert input_ids is not None
-            return self._loss(input_ids, attention_mask, labels, sample, lambda_g, lambda_d, num_items_in_batch)
         memories = getattr(past_key_values, "memories", None)
+        if input_ids is None and encoder_outputs is None and memories is None:
+            raise ValueError("input_ids is None, expected the token ids of texts, which tokenizer(texts) returns.")
+        if labels is not None:
+            if input_ids is None:
+                raise ValueError("labels are given without input_ids, expected both: the loss is that of encoding too.")
+            sample = self.training if sample is None else sample
+            return self._loss(input_ids, attention_mask, labels, sample, lambda_g, lambda_d, num_items_in_batch)
         if memories is None:
             latent = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
+            if decoder_input_ids is None:
+                return latent
             memories = self.decoder.project(latent.mixture())
             if past_key_values is not None:
                 past_key_values.memories = memories  # pyright: ignore[reportAttributeAccessIssue]
-        assert decoder_input_ids is not None
+        if decoder_input_ids is None:
+            raise ValueError("decoder_input_ids is None, expected the tokens that follow those of past_key_values.")
         own = (
             past_key_values.self_attention_cache
             if isinstance(past_key_values, EncoderDecoderCache)

@@ -75,11 +75,24 @@ def in_batches(
             bar.update(len(chosen))
 
 
+def encode_batches(model: TextAutoencoder, texts: Texts) -> Iterator[tuple[list[int], Latent]]:
+    """Iterate over the latents of texts as (indices, latent), in batches of similar length."""
+    for indices, batch in in_batches(texts, BATCH, len if len(texts) > BATCH else None):
+        inputs = make_batch(model, batch)
+        with torch.no_grad():
+            latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
+        yield indices, latent
+
+
 @torch.no_grad()
 def encode(model: TextAutoencoder, texts: Texts) -> Latent:
     """Return the latents of texts as one batch."""
-    inputs = make_batch(model, texts)
-    return model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
+    batches = list(encode_batches(model, texts))
+    if len(batches) == 1:
+        return batches[0][1]
+    latents: Any = [latent for _, latent in batches]
+    order = torch.tensor([index for indices, _ in batches for index in indices])
+    return type(latents[0]).cat(latents)[order.argsort()]
 
 
 @torch.no_grad()
@@ -132,7 +145,7 @@ def evaluate_losses(model: TextAutoencoder, texts: Texts) -> dict[str, float]:
     sums: dict[str, float] = {}
     for _, batch in in_batches(texts, BATCH, len):
         inputs = make_batch(model, batch)
-        output = model(**inputs)
+        output = model(**inputs, sample=False)
         weight = {"cross_entropy": int((inputs["labels"] >= 0).sum())}
         tokens += weight["cross_entropy"]
         texts_seen += len(batch)

@@ -1,6 +1,7 @@
 """`train`: a configuration and prepared data to a run directory."""
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -12,14 +13,17 @@ import numpy as np
 import torch
 from accelerate import PartialState
 from datasets import Dataset
-from transformers import TrainerCallback, TrainingArguments, set_seed
+from safetensors import safe_open
+from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.files import MANIFEST, InputError, digest_of_file, in_one_line
+from open_nvib.store.files import MANIFEST, InputError, digest_of_file, in_one_line, write_json
 from open_nvib.store.runs import (
     CHECKPOINTS,
+    FOR_TRANSFORMERS,
+    INDEX,
     MODEL,
     TOKENIZER,
     WEIGHTS,
@@ -142,7 +146,7 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
     metrics: dict[str, float | None] = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
     if trainer.is_world_process_zero():
         with writing_to(run / MODEL):
-            trainer.autoencoder.save_pretrained(run / MODEL)
+            save_model(run, trainer.autoencoder, trainer.tokenizer)
             seal_run(run)
         model_digest = digest_of_file(run / MODEL / WEIGHTS)
 
@@ -187,6 +191,19 @@ def _choose_partition(config: TrainConfig, prepared: Prepared, main: bool) -> Tr
     if main:
         print(f"{prepared.path}: no partition {config.partition!r}, training on {only!r}", file=sys.stderr, flush=True)
     return replace(config, partition=only)
+
+
+def save_model(run: Path, model: TextAutoencoder, tokenizer: PreTrainedTokenizerBase) -> None:
+    """Write the model such that the Auto classes of transformers open both the run and its folder model/."""
+    folder = run / MODEL
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(str(folder))
+    for name in FOR_TRANSFORMERS:
+        if (folder / name).is_file():
+            shutil.copyfile(folder / name, run / name)
+    with safe_open(folder / WEIGHTS, framework="pt") as weights:
+        places = dict.fromkeys(weights.keys(), f"{MODEL}/{WEIGHTS}")
+    write_json(run / INDEX, {"metadata": {}, "weight_map": places}, indent=1)
 
 
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:

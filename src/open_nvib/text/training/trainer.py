@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -93,8 +93,7 @@ class AutoencoderTrainer(Trainer):
     def autoencoder(self) -> TextAutoencoder:
         """The model, without what the Trainer wraps it in."""
         model = self.accelerator.unwrap_model(self.model)
-        assert isinstance(model, TextAutoencoder)
-        return model
+        return cast(TextAutoencoder, model)
 
     # The loss
 
@@ -122,14 +121,14 @@ class AutoencoderTrainer(Trainer):
             lambda_d=self.values.lambda_d / accumulated,
             num_items_in_batch=items,
         )
-        assert output.loss is not None
-        if not math.isfinite(output.loss.item()):
+        loss = cast(Tensor, output.loss)
+        if not math.isfinite(loss.item()):
             raise FloatingPointError(self._explain_not_finite(output))
         for name in LOSS_PARTS:
             if output.get(name) is not None:
                 scale = accumulated if name == "cross_entropy" else 1
                 self.sums.setdefault(name, []).append(scale * output[name].item())
-        return (output.loss, output) if return_outputs else output.loss
+        return (loss, output) if return_outputs else loss
 
     def _explain_not_finite(self, output: AutoencoderOutput) -> str:
         """Name the first tensor that is not finite: a parameter, else the part of the loss."""
@@ -160,10 +159,9 @@ class AutoencoderTrainer(Trainer):
     # The data
 
     def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroupedSampler:
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        assert dataset is not None
+        dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * max(1, self.args.world_size)
-        return LengthGroupedSampler(dataset.lengths, batch, seed=self.args.seed)  # pyright: ignore[reportAttributeAccessIssue]
+        return LengthGroupedSampler(dataset.lengths, batch, seed=self.args.seed)
 
     # Evaluation
 
@@ -212,8 +210,7 @@ class AutoencoderTrainer(Trainer):
 
     def _save_checkpoint(self, model: torch.nn.Module, trial: Any) -> None:
         """Write, seal, and only then remove older ones: at every moment there is a complete one."""
-        assert self.args.output_dir is not None
-        checkpoint = Path(self.args.output_dir) / f"checkpoint-{self.state.global_step}"
+        checkpoint = Path(str(self.args.output_dir)) / f"checkpoint-{self.state.global_step}"
         keep, self.args.save_total_limit = self.args.save_total_limit, None
         try:
             with writing_to(checkpoint):
@@ -224,7 +221,7 @@ class AutoencoderTrainer(Trainer):
         finally:
             self.args.save_total_limit = keep
         if self.args.should_save:
-            rotate_checkpoints(self.args.output_dir, keep, self.state.best_model_checkpoint)
+            rotate_checkpoints(str(self.args.output_dir), keep, self.state.best_model_checkpoint)
 
 
 class ApplySchedule(TrainerCallback):

@@ -4,6 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -79,11 +80,10 @@ def inspect_latent(
     first_tokens = _first_tokens(kept, components)
     sigma = None if latent.log_sigma is None else latent.log_sigma.exp().mean(-1)
     columns = (latent.alpha, bottleneck.weights(latent), sigma, bottleneck.vector_kl(latent))
-    alpha, weight, sigma, kl = (None if column is None else column[0].tolist() for column in columns)
-    assert weight is not None
+    alpha, weight, sigma, kl = ([] if column is None else column[0].tolist() for column in columns)
 
     def report(token: str, vector: int, *, kept: bool, place: int | None = None) -> TokenReport:
-        alpha_, sigma_, kl_ = (None if column is None else column[vector] for column in (alpha, sigma, kl))
+        alpha_, sigma_, kl_ = (column[vector] if column else None for column in (alpha, sigma, kl))
         return TokenReport(token, alpha_, weight[vector], kept, sigma_, kl_, place=place)
 
     reports = []
@@ -95,8 +95,8 @@ def inspect_latent(
         elif bottleneck.can_drop:  # its vector is there, with a weight of 0
             reports.append(report(token, index, kept=False))
         else:
-            reports.append(TokenReport(token, None if alpha is None else 0.0, 0.0, False, None, None))
-    return LatentReport(latent, reports, prior_weight=0.0 if alpha is None else weight[-1])
+            reports.append(TokenReport(token, 0.0 if alpha else None, 0.0, False, None, None))
+    return LatentReport(latent, reports, prior_weight=weight[-1] if alpha else 0.0)
 
 
 def _first_tokens(places: Sequence[int], components: Sequence[int]) -> dict[int, int]:
@@ -149,16 +149,16 @@ def reweight(latent: Latent, factors: Mapping[int, float]) -> Mixture:
     has_prior_component = latent.alpha is not None
     count = latent.mask.shape[-1] - has_prior_component
     mean = LatentOutput.of(latent.mean())
-    assert mean.log_weight is not None
-    scale = torch.ones_like(mean.log_weight)
+    log_weight = cast(Tensor, mean.log_weight)
+    scale = torch.ones_like(log_weight)
     for index, factor in factors.items():
         if not 0 <= index < count:
             raise InputError(f"vector {index} does not exist, expected 0 to {count - 1}.")
         if not 0 <= factor < float("inf"):
             raise InputError(f"the factor of vector {index} is {factor}, expected a number of at least 0.")
         scale[:, index] = factor
-    mean.log_weight = mean.log_weight + scale.log()
-    if not mean.log_weight.isfinite().any():
+    mean.log_weight = log_weight = log_weight + scale.log()
+    if not log_weight.isfinite().any():
         raise InputError("all vectors are switched off, and this model has no prior to fall back on. Leave one on.")
     return mean.mixture()
 

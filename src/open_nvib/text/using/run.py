@@ -1,24 +1,73 @@
 """A trained model with all that belongs to it, loaded in one call: encode, decode, reconstruct, sample, interpolate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+import yaml
+from huggingface_hub import HfApi, snapshot_download
 from jaxtyping import Int
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
 from open_nvib.attention import Mixture
-from open_nvib.store.files import InputError, check_characters, check_manifest, damaged
-from open_nvib.store.runs import MODEL, RESTORE, TOKENIZER, is_run, read_config, read_lengths
+from open_nvib.store.files import (
+    InputError,
+    as_builtins,
+    check_characters,
+    check_manifest,
+    damaged,
+    in_one_line,
+    obstacle_to_writing,
+    write_text,
+)
+from open_nvib.store.runs import (
+    CONFIG,
+    LENGTHS,
+    MODEL,
+    RESTORE,
+    TOKENIZER,
+    RunMetrics,
+    is_run,
+    read_config,
+    read_lengths,
+    read_metrics,
+    write_lengths,
+)
 from open_nvib.store.settings import TrainConfig, check_number
+from open_nvib.text.data.tokenizer import open_tokenizer
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
-from open_nvib.text.model.decoding import BATCH, decode, encode, in_batches, make_batch, reconstruct_ids
+from open_nvib.text.model.decoding import BATCH, decode, encode, encode_batches, in_batches, make_batch, reconstruct_ids
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
+
+MODEL_CONFIG = "config.json"
+CARD = "README.md"
+CARD_TEMPLATE = """\
+---
+{head}---
+
+# {name}
+
+A text autoencoder of open_nvib ({kind}, {parameters:,} parameters), for texts of up to {longest} tokens.
+
+```python
+from open_nvib.text import Run
+
+run = Run.from_pretrained("{name}")  # the id of this model, or the folder
+run.reconstruct("A sentence.")
+run.encode("A sentence.").mu
+```
+
+## Metrics
+
+{metrics}
+"""
 
 
 @dataclass(frozen=True)
@@ -26,58 +75,90 @@ class Run:
     """A trained model, opened by `load_run`.
 
     Attributes:
-        path: the run directory.
-        config: the settings that the model was trained with.
-        histogram: entry k is the number of training sentences of k tokens.
+        path: the run directory, or a folder that `save_pretrained` wrote.
+        settings: those of its training; None in such a folder.
+        lengths: entry k is the number of training sentences of k tokens; None if they are not known.
     """
 
     path: Path
-    config: TrainConfig
+    settings: TrainConfig | None
     model: TextAutoencoder
     tokenizer: PreTrainedTokenizerBase
-    histogram: Int[Tensor, " longest"]
+    lengths: Int[Tensor, " longest"] | None
 
-    def tokenize(self, texts: Sequence[str]) -> list[list[int]]:
-        """Return token ids without special tokens; an empty text and one that is too long are InputErrors."""
-        check_characters(texts)
-        ids = self.tokenizer(list(texts), add_special_tokens=False)["input_ids"] if texts else []
-        for text, tokens in zip(texts, ids, strict=True):
+    @property
+    def config(self) -> TrainConfig:
+        """The settings that the model was trained with; an InputError if they are not known."""
+        if self.settings is None:
+            raise InputError(f"{self.path}: has no {CONFIG}, expected the run directory that `nvib train` wrote.")
+        return self.settings
+
+    @property
+    def histogram(self) -> Int[Tensor, " longest"]:
+        """Entry k is the number of training sentences of k tokens; an InputError if they are not known."""
+        if self.lengths is None:
+            raise InputError(f"{self.path}: has no {LENGTHS} to draw lengths from. Give a length.")
+        return self.lengths
+
+    def tokenize(self, texts: str | Sequence[str]) -> list[list[int]]:
+        """Return token ids without special tokens; empty texts and those that are too long are InputErrors."""
+        ids, unusable = self.tokenize_usable(texts)
+        if unusable:
+            raise InputError(f"texts: {'; '.join(f'[{index}] {why}' for index, why in list(unusable.items())[:10])}.")
+        return list(ids.values())
+
+    def tokenize_usable(self, texts: str | Sequence[str]) -> tuple[dict[int, list[int]], dict[int, str]]:
+        """Return the token ids of each text that the model takes, and why it does not take the others, by index."""
+        texts = _as_texts(texts)
+        all_ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
+        ids: dict[int, list[int]] = {}
+        unusable: dict[int, str] = {}
+        for index, tokens in enumerate(all_ids):
             if not tokens:
-                raise InputError(f"the text {text!r} has no tokens. Give at least a word.")
-            if len(tokens) > self.longest:
-                raise InputError(
-                    f"the text {text[:40]!r}… has {len(tokens)} tokens, this model takes {self.longest}. Cut it."
-                )
-        return ids
+                unusable[index] = f"{texts[index][:40]!r} has no tokens, expected at least a word"
+            elif len(tokens) > self.longest:
+                unusable[index] = f"{texts[index][:40]!r}… has {len(tokens)} tokens, expected at most {self.longest}"
+            else:
+                ids[index] = tokens
+        return ids, unusable
 
     @property
     def longest(self) -> int:
         """Most tokens of a text that the model takes."""
         return self.model.config.max_positions - 1
 
-    def normalise(self, texts: Sequence[str]) -> list[str]:
+    def normalise(self, texts: str | Sequence[str]) -> list[str]:
         """Return the texts as the tokenizer gives them back, as a perfect reconstruction would."""
         return self.tokenizer.batch_decode(self.tokenize(texts))
 
-    def encode(self, texts: Sequence[str]) -> Latent:
-        """Return the latents of texts as one batch: look at it, prune it, mix it, decode it."""
+    def encode(self, texts: str | Sequence[str]) -> Latent:
+        """Return the latents of texts as one batch: look at it, prune it, mix it, decode it.
+
+        The batch is as wide as its longest text; `encode_batches` takes less memory for many texts.
+        """
         return self.encode_ids(self.tokenize(texts))
+
+    def encode_batches(self, texts: str | Sequence[str]) -> Iterator[tuple[list[int], Latent]]:
+        """Iterate over the latents of any number of texts as (indices, latent), in batches of similar length."""
+        return encode_batches(self.model, self.tokenize(texts))
 
     def encode_ids(self, ids: Sequence[Sequence[int]]) -> Latent:
         """Return the latents of texts that are tokenised already."""
+        if not ids:
+            raise InputError("no texts to encode, expected at least one.")
         return encode(self.model, ids)
 
     def decode(self, mixture: Mixture, limits: Sequence[int] | Tensor | None = None, **generation: Any) -> list[str]:
         """Decode each mixture, such as `latent.mean()`, until the end of the text or its limit in tokens.
 
-        Without limits, texts have up to twice the tokens of the longest training sentence. Decoding is greedy;
-        `generation` goes to the `generate` of Hugging Face.
+        Without limits, texts have up to twice the tokens of the longest training sentence, if that is known. Decoding
+        is greedy; `generation` goes to the `generate` of Hugging Face.
         """
         if limits is None:
-            limits = [2 * (len(self.histogram) - 1)] * len(mixture)
+            limits = [self.longest if self.lengths is None else 2 * (len(self.lengths) - 1)] * len(mixture)
         return self.tokenizer.batch_decode(decode(self.model, mixture, torch.as_tensor(limits), **generation))
 
-    def reconstruct(self, texts: Sequence[str], **generation: Any) -> list[str]:
+    def reconstruct(self, texts: str | Sequence[str], **generation: Any) -> list[str]:
         """Decode the mean of the latent of each text, up to twice its length."""
         return self.tokenizer.batch_decode(reconstruct_ids(self.model, self.tokenize(texts), **generation))
 
@@ -112,8 +193,11 @@ class Run:
         if delta is not None and bottleneck.delta is None:
             raise InputError(f"{self.path.name}: delta belongs to the prior of an nvae, and this model is not one.")
         generator = torch.Generator(self.model.device).manual_seed(seed)
-        lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
-        lengths = lengths if length is None else torch.full_like(lengths, length)
+        if self.lengths is None and length is not None:
+            lengths = torch.full((count,), length)
+        else:  # drawn for a given length as well: a seed gives the same latents
+            lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
+            lengths = lengths if length is None else torch.full_like(lengths, length)
         samples: list[list[int]] = [[]] * count
         for indices, batch in in_batches(lengths.tolist(), BATCH, int, progress):
             mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta)
@@ -136,9 +220,9 @@ class Run:
         mixture = latent[0].mix(latent[1], weight)  # pyright: ignore[reportArgumentType]
         return self.decode(mixture, [2 * int(latent.lengths.max())], **generation)[0]
 
-    def inspect(self, texts: Sequence[str]) -> list[TextReport]:
+    def inspect(self, texts: str | Sequence[str]) -> list[TextReport]:
         """Report on each token of each text: its pseudo-count, its share of the weight, and the KL of its vector."""
-        reports = []
+        texts, reports = _as_texts(texts), []
         for text, ids in zip(texts, self.tokenize(texts), strict=True):
             found = self.inspect_ids(ids)
             (decoded,) = self.decode(found.latent.mean(), 2 * found.latent.lengths)
@@ -154,22 +238,88 @@ class Run:
         tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
         return inspect_latent(encoder.bottleneck, encoder.hidden_states(inputs["input_ids"], mask), mask, tokens)
 
+    # Publishing
+
+    def save_pretrained(self, folder: str | Path, *, name: str | None = None) -> None:
+        """Write the model, its tokenizer, the lengths of its training data and a model card to a folder.
+
+        `load_run`, `Run.from_pretrained` and the Auto classes of transformers open it. The card calls the model by
+        `name`, by the name of the run directory if not given.
+        """
+        folder = Path(folder).expanduser()
+        if why := obstacle_to_writing(folder):
+            raise InputError(f"{folder}: cannot be written to ({why}). Give another folder.")
+        disable_progress_bar()
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(str(folder))
+        if self.lengths is not None:
+            write_lengths(folder, read_lengths(self.path))
+        card = model_card(name or self.path.resolve().name, self.model, read_metrics(self.path))
+        write_text(folder / CARD, card)
+
+    @staticmethod
+    def from_pretrained(name: str | Path, *, device: str | None = None, **kwargs: Any) -> "Run":
+        """Open a folder, or download what `push_to_hub` uploaded under this id; `kwargs` go to `snapshot_download`."""
+        if Path(name).expanduser().exists():
+            return load_run(name, device=device)
+        with _hub_errors(str(name)):
+            folder = snapshot_download(str(name), ignore_patterns=["*.py", "*.bin", "*.pt", "checkpoints/*"], **kwargs)
+        return load_run(folder, device=device)
+
+    def push_to_hub(
+        self, repo_id: str, *, private: bool | None = None, token: str | None = None, **kwargs: Any
+    ) -> None:
+        """Upload what `save_pretrained` writes to the Hugging Face hub; `kwargs` go to `HfApi.upload_folder`."""
+        api = HfApi(token=token)
+        with TemporaryDirectory() as folder:
+            self.save_pretrained(folder, name=repo_id)
+            with _hub_errors(repo_id):
+                api.create_repo(repo_id, private=private, exist_ok=True)
+                api.upload_folder(repo_id=repo_id, folder_path=folder, **kwargs)
+
+
+def _as_texts(texts: str | Sequence[str]) -> list[str]:
+    """Wrap one text; an InputError for what is not text."""
+    found = [texts] if isinstance(texts, str) else list(texts)
+    for index, text in enumerate(found):
+        if not isinstance(text, str):
+            raise InputError(f"texts[{index}] is of type {type(text).__name__}, expected str.")
+    check_characters(found)
+    return found
+
+
+@contextmanager
+def _hub_errors(name: str) -> Iterator[None]:
+    """Turn what the hub and the network raise into an InputError."""
+    try:
+        yield
+    except (OSError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"{name}: cannot be found on the Hugging Face hub or uploaded to it ({in_one_line(error)}). Give the path "
+            f"of a folder, or an id such as me/nvae; the hub needs a network and, to upload, `hf auth login`."
+        ) from error
+
 
 def load_run(path: str | Path, *, device: str | None = None) -> Run:
-    """Open a run directory that `nvib train` wrote."""
+    """Open a run directory that `nvib train` wrote, or a folder that `save_pretrained` wrote."""
     path = Path(path).expanduser()
-    if not is_run(path):
+    published = not (path / CONFIG).is_file() and (path / MODEL_CONFIG).is_file()
+    if not is_run(path) and not published:
         found = "there is no such directory" if not path.exists() else "this is not a run of open_nvib"
         raise InputError(f"{path}: {found}, expected a directory that `nvib train --output {path}` writes.")
-    if not (path / MODEL).is_dir():
+    if not published and not (path / MODEL).is_dir():
         raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
     check_manifest(path, fix=RESTORE)
     disable_progress_bar()
-    config, histogram = read_config(path), torch.tensor(read_lengths(path).lengths)
-    model, tokenizer = _load_model(path / MODEL), _load_tokenizer(path / TOKENIZER)
+    settings = None if published else read_config(path)
+    histogram = torch.tensor(read_lengths(path).lengths) if (path / LENGTHS).is_file() else None
+    model_folder, tokenizer_folder = (path, path) if published else (path / MODEL, path / TOKENIZER)
+    model, tokenizer = _load_model(model_folder), open_tokenizer(tokenizer_folder, fix=RESTORE)
     if len(tokenizer) != model.config.vocab_size:
-        expected = f"expected the {model.config.vocab_size} of the model"
-        raise InputError(f"{path / TOKENIZER}: has {len(tokenizer)} entries, {expected}. {RESTORE}")
+        raise InputError(
+            f"{tokenizer_folder}: has {len(tokenizer)} entries, expected the {model.config.vocab_size} of the model. "
+            f"{RESTORE}"
+        )
     if device is not None:
         try:
             model.to(device)  # pyright: ignore[reportArgumentType]
@@ -177,13 +327,13 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
                 raise RuntimeError("it holds shapes and no numbers")
         except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
             raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}).") from error
-    return Run(path, config, model.eval(), tokenizer, histogram)
+    return Run(path, settings, model.eval(), tokenizer, histogram)
 
 
 def _load_model(path: Path) -> TextAutoencoder:
     load: Any = TextAutoencoder.from_pretrained
     try:
-        model, found = load(path, output_loading_info=True)
+        model, found = load(path, output_loading_info=True, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # a damaged file is an error of many kinds
         raise damaged(path, error, fix=RESTORE) from error
     if found["missing_keys"]:  # which would be drawn at random
@@ -191,8 +341,25 @@ def _load_model(path: Path) -> TextAutoencoder:
     return model
 
 
-def _load_tokenizer(path: Path) -> PreTrainedTokenizerBase:
-    try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=True)
-    except Exception as error:  # as above
-        raise damaged(path, error, fix=RESTORE) from error
+def model_card(name: str, model: TextAutoencoder, metrics: RunMetrics) -> str:
+    """Write the model card of a run, in Markdown: how to load the model, and what was measured."""
+    kind = model.config.bottleneck
+    rows = [("at the end of training", "validation", metrics.validation)]
+    for label, found in metrics.evaluations.items():
+        parts = [*(found.reconstruction or {}).items(), ("generation", found.generation), ("latent", found.latent)]
+        rows += [(label, part, as_builtins(values)) for part, values in parts if values is not None]
+    lines = [
+        f"| {label} | {part} | {measure} | {value:.4g} |"
+        for label, part, values in rows
+        for measure, value in values.items()
+        if isinstance(value, (int, float))
+    ]
+    head = {"library_name": "open_nvib", "tags": ["open_nvib", "autoencoder", kind], "metrics": ["bleu", "perplexity"]}
+    return CARD_TEMPLATE.format(
+        head=yaml.safe_dump(head, sort_keys=False),
+        name=name,
+        kind=kind,
+        parameters=model.num_parameters(),
+        longest=model.config.max_positions - 1,
+        metrics="\n".join(["| measured | part | measure | value |", "|---|---|---|---|", *lines]) if lines else "None.",
+    )
