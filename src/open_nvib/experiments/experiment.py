@@ -157,7 +157,7 @@ def load_experiment(file: str | Path) -> Experiment:
     given = read_mapping(path)
     check_keys(given, KEYS, where=str(path))
     name = _text(given, "name", path.stem, where=str(path))
-    if Path(name).name != name or "\\" in name:  # it names a folder
+    if Path(name).name != name or name == ".." or "\\" in name:  # it names a folder
         raise InputError(f"{path}: name is {shown(name)}, expected one without / and \\. Choose another name.")
     prepare = None
     if given.get("prepare") is not None:
