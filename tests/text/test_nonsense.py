@@ -102,3 +102,10 @@ def test_one_process_of_torchrun_speaks(monkeypatch, capsys):
     with pytest.raises(SystemExit):
         main(["train", "--seed", "x"])
     assert capsys.readouterr().err == ""
+
+
+def test_training_takes_the_only_partition_and_says_so(trained, tmp_path, capsys):
+    options = ["--partition=other", "--optimiser.steps=1", "--optimiser.batch_size=4", "--model.d_model=8"]
+    main(["train", f"--data={trained.config.data}", f"--output={tmp_path}/run", *options, "--watch.bleu_sentences=2"])
+    assert "'short'" in capsys.readouterr().err
+    assert "partition: short" in (tmp_path / "run" / "config.yaml").read_text()

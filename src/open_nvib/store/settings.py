@@ -69,7 +69,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("steps", "batch_size", "accumulate"), (1, MOST)),
     **dict.fromkeys(("log_every", "evaluate_every", "keep_checkpoints"), (1, MOST)),
     "epochs": (1e-6, 1e9),
-    "learning_rate": (1e-12, 1e3),
+    "learning_rate": (1e-12, 1e38),  # what is too high for a model is seen in training
     "decay_share": (0, 1),
     "clip": (0, 1e9),
     "weight_decay": (0, 1e3),

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -324,3 +325,26 @@ def test_a_local_dump_is_read_without_any_download(config, tmp_path, sentences):
     prepared = prepare(config(source=str(dump), layout="running"))
     assert prepared.counts.kept == 1200
     assert set(prepared.split("few", "train")["text"]) <= set(sentences)
+
+
+def test_text_in_lower_case_is_kept_and_an_empty_partition_is_left_out(tmp_path):
+    """Reviews have no capitals; nothing of them is markup, and some have no long sentences."""
+    words = ["good", "bad", "slow", "quick", "plain", "kind"]
+    reviews = [f"the {a} phone is {b} and {c}" for a in words for b in words for c in words]
+    (tmp_path / "reviews.txt").write_text("\n".join(reviews))
+    made = PrepareConfig(
+        source=str(tmp_path / "reviews.txt"),
+        output=str(tmp_path / "data"),
+        layout="sentences",
+        vocab_size=200,
+        workers=1,
+    )
+    prepared = prepare(made)
+    assert prepared.counts.residue == 0
+    assert prepared.counts.kept == len(reviews)
+    assert prepared.partitions == ["short"]
+    assert "left out" in prepared.summary()
+    assert prepared.recipe.settings["drop_residue"] is False
+    assert not prepared.recipe.differences(prepare(made).recipe)
+    with pytest.raises(InputError, match="drop_residue"):
+        prepare(replace(made, drop_residue=True))
