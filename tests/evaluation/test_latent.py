@@ -12,6 +12,7 @@ from torch.distributions import Dirichlet, Normal
 from open_nvib.evaluation.latent import active_units, diagnose, perplexity
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
+from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import plain_mixture
 from open_nvib.text.model.configuration import TextAutoencoderConfig
@@ -51,6 +52,24 @@ def make_model(bottleneck: Any, **changes) -> Any:
 
 def inputs_of(text: list[int]) -> dict[str, torch.Tensor]:
     return Collator(PAD, EOS)([{"input_ids": text}])
+
+
+@EACH
+def test_readings_are_scored_as_the_loss_scores_them(bottleneck):
+    """The mean by the model's own loss at λ′ = 0; the points of a Gaussian latent are its mean."""
+    model = make_model(bottleneck)
+    found = diagnose(model, TEXTS, importance_samples=0)
+    tokens = sum(len(text) + 1 for text in TEXTS)
+    expected = sum(model(**inputs_of(text)).cross_entropy.item() * (len(text) + 1) for text in TEXTS) / tokens
+    assert found.mean_nll == pytest.approx(expected, rel=1e-4)
+    assert found.sample_nll != found.mean_nll
+    assert (found.points_nll == found.mean_nll) == (bottleneck != "nvae")
+
+
+def test_a_mean_that_is_worse_than_a_sample_is_worth_a_warning():
+    assert LatentDiagnosis(mean_nll=1.0, sample_nll=0.5).mean_is_worse
+    assert not LatentDiagnosis(mean_nll=0.5, sample_nll=0.5).mean_is_worse
+    assert not LatentDiagnosis().mean_is_worse
 
 
 @EACH

@@ -247,7 +247,14 @@ class _Evaluator:
             texts = choose(self.held_out, settings.latent_sentences, settings.seed)
             return diagnose(self.run.model, texts, importance_samples=settings.importance_samples, seed=settings.seed)
 
-        return self.cache.run("latent", inputs, compute, LatentDiagnosis)
+        found = self.cache.run("latent", inputs, compute, LatentDiagnosis)
+        if found.mean_is_worse:
+            self.say(
+                f"{self.run.path}: warning: decoding from the mean of the latent costs {found.mean_nll:.2f} nats a "
+                f"token, from a sample {found.sample_nll:.2f}, from the points {found.points_nll:.2f}. docs/theory.md "
+                f"says when they part."
+            )
+        return found
 
     def interpolation(self) -> Interpolation:
         """Measure paths between pairs of held-out sentences."""

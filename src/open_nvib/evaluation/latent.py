@@ -58,6 +58,7 @@ def diagnose(
         alpha0=None if encoded.alpha0 is None else encoded.alpha0.mean().item(),
         active_units=active_units(encoded.means),
         units=model.config.p,
+        **compare_decoding(model, texts, seed=seed),
     )
     if not importance_samples:
         return diagnosis
@@ -116,6 +117,19 @@ def _encode(model: TextAutoencoder, texts: Texts, batch_size: int, faint: float)
         means=torch.cat(means),
         densities=[pairs[index] for index in range(len(texts))],
     )
+
+
+@torch.no_grad()
+def compare_decoding(model: TextAutoencoder, texts: Texts, *, seed: int = 0) -> dict[str, float]:
+    """Measure the cross-entropy per token of decoding from the mean, a sample and the points of the latents."""
+    generator = torch.Generator(model.device).manual_seed(seed)
+    sums = dict.fromkeys(("mean_nll", "sample_nll", "points_nll"), 0.0)
+    for text in texts:
+        latent = encode(model, [text])
+        sample = model.encoder.bottleneck.sample(latent, generator)
+        for name, mixture in zip(sums, (latent.mean(), sample, latent.points()), strict=True):
+            sums[name] -= log_likelihood(model, text, mixture).item()
+    return {name: total / sum(len(text) + 1 for text in texts) for name, total in sums.items()}
 
 
 def active_units(means: Float[Tensor, "vectors p"]) -> int:

@@ -84,6 +84,10 @@ class Generation(RealText):
     examples: tuple[str, ...] = ()
 
 
+WORSE_NLL = 0.1
+"""Nats per token by which decoding from the mean must be worse than from a sample to be worth a warning."""
+
+
 @dataclass(frozen=True)
 class LatentDiagnosis:
     """Diagnosis of the latent: means over texts. Numbers that need samples are None without them.
@@ -97,6 +101,8 @@ class LatentDiagnosis:
         importance_nll: upper bound on −log p(x | n) in nats per text.
         importance_perplexity: the same for each token, ends included; None, too, where no float can hold it.
         elbo: the lower bound on log p(x | n) of one sample, a mean over the same samples.
+        mean_nll, sample_nll, points_nll: cross-entropy per token, ends included, of decoding from the mean of the
+            latent, from one sample of it, and from the points (μ, α).
     """
 
     kl_dirichlet: float | None = None
@@ -110,6 +116,16 @@ class LatentDiagnosis:
     importance_nll: float | None = None
     importance_perplexity: float | None = None
     elbo: float | None = None
+    mean_nll: float | None = None
+    sample_nll: float | None = None
+    points_nll: float | None = None
+
+    @property
+    def mean_is_worse(self) -> bool:
+        """Whether decoding from the mean is clearly worse than from a sample: see `open_nvib.compare_readings`."""
+        if self.mean_nll is None or self.sample_nll is None:
+            return False
+        return self.mean_nll > self.sample_nll + WORSE_NLL
 
 
 @dataclass(frozen=True)

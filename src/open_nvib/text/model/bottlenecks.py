@@ -58,6 +58,8 @@ class VectorLatent(BatchRecord):
         """Return the means of the vectors, the mixture to attend to at test time."""
         return plain_mixture(self.mu, self.mask, self.d)
 
+    points = mean
+
     def sample(self, generator: torch.Generator | None = None) -> ImpulseMixture:
         """Draw each vector from its Gaussian."""
         if self.log_sigma is None:
