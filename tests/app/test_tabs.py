@@ -8,13 +8,15 @@ from playwright.sync_api import expect
 from open_nvib.app.tabs import TABS, delta_of, edit, editable
 
 SLOW = 30_000
-RECORD_TOASTS = """
-window.toasts = [];
-new MutationObserver(() => {
-  for (const toast of document.querySelectorAll('[data-testid="toast-text"]'))
-    if (!toast.seen) { toast.seen = true; window.toasts.push(toast.innerText); }
-}).observe(document, {childList: true, subtree: true});
-"""
+RECORD_TOASTS = """() => {
+  window.toasts = [];
+  const record = () => {
+    for (const toast of document.querySelectorAll('[data-testid="toast-text"]'))
+      if (!toast.seen) { toast.seen = true; window.toasts.push(toast.innerText); }
+  };
+  new MutationObserver(record).observe(document, {childList: true, subtree: true});
+  record();
+}"""
 
 
 @pytest.fixture
@@ -35,8 +37,8 @@ def page(browser, address):
             troubles.append(f"asked elsewhere: {request.url}")
 
     opened.on("request", local)
-    opened.add_init_script(RECORD_TOASTS)
     opened.goto(address)
+    opened.evaluate(RECORD_TOASTS)
     expect(opened.locator("#inspect-strip")).to_contain_text("vectors for")
     yield opened
     troubles += opened.evaluate("window.toasts")
