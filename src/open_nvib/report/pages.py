@@ -206,7 +206,7 @@ def _render(
         "generated": Markup(GENERATED),
         "compared": any(row.paper for row in results.rows),
         "several_seeds": any(len(row.evaluations) > 1 for row in results.rows),
-        "real": [column.real(results) for column in tables.MAIN[3:]],
+        "real": [column.real(results) for column in tables.SCORED],
         "mark": tables.MARK,
         "most_named": MOST_NAMED,
         "most_panels": models.MOST_PANELS if len(panels) > models.MOST_PANELS else None,

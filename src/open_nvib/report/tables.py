@@ -48,12 +48,16 @@ class Column:
         return self.measure.write(found)[0] if (found := results.real(self.measure)) else ""
 
 
+SCORED = (
+    Column(measures.FORWARD, "↓", lambda row: row.forward),
+    Column(measures.REVERSE, "↓", lambda row: row.reverse),
+)
+"""The columns of F-PPL and R-PPL, which depend on the scorer."""
 MAIN = (
     Column(measures.KEPT, paper=lambda row: MeanAndDeviation(row.kept, None, 5)),
     Column(measures.BLEU, "↑", lambda row: row.bleu),
     Column(measures.PERPLEXITY, "↓", lambda row: row.perplexity),
-    Column(measures.FORWARD, "↓", lambda row: row.forward),
-    Column(measures.REVERSE, "↓", lambda row: row.reverse),
+    *SCORED,
 )
 
 
@@ -65,7 +69,7 @@ def main_table(results: Results, selected: SelectedNVAE | None) -> Table:
 
 def copying_table(results: Results) -> Table | None:
     """Make the table of F-PPL and R-PPL by the sentence-copying scorer, which the published values imply."""
-    return _measured(results, MAIN[3:], real=True, printed=True)
+    return _measured(results, SCORED, real=True, printed=True)
 
 
 def samples_table(results: Results) -> Table | None:

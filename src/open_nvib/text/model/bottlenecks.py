@@ -142,7 +142,7 @@ class Bottleneck(nn.Module):
         self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
     ) -> ImpulseMixture:
         """Draw a latent from the prior for a text of each length; `delta` replaces Δ where the prior has one."""
-        raise ValueError("this bottleneck has no prior to sample from. Train 'vt', 'vts' or 'nvae'.")
+        raise ValueError("this bottleneck has no prior to sample from. Train 'vt', 'vtp', 'vts' or 'nvae'.")
 
     def kl(self, latent: Any) -> KL:
         """Return the two parts of the KL in the loss, for each text."""
