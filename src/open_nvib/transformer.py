@@ -82,8 +82,9 @@ class MixtureAttention(DenoisingAttention):
 class MixtureDecoderLayer(nn.TransformerDecoderLayer):
     """`torch.nn.TransformerDecoderLayer` with a mixture as memory, batch first. `nn.TransformerDecoder` stacks it.
 
+    The other arguments are torch's.
+
     Args:
-        d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, norm_first, bias: as torch's.
         p: size of the vectors of the mixture; default `d_model`.
     """
 

@@ -51,5 +51,5 @@ def test_without_one_they_are_sentences_of_the_data(copy, damaged):
 
 
 def test_without_data_they_are_plain_english(copy):
-    moved = replace(copy, config=replace(copy.config, data=str(copy.path / "moved")))
+    moved = replace(copy, settings=replace(copy.config, data=str(copy.path / "moved")))
     assert example_texts(moved) == list(EXAMPLES)

@@ -40,6 +40,7 @@ SMALL = EvaluateConfig(
 )
 PARTS = {"reconstruction", "generation", "latent", "interpolation"}
 CIRCUMSTANCES = {"settings", "model", "config", "recipe", "seed", "versions"}
+UNSEALED = shutil.ignore_patterns("manifest.json")  # files of the copy are changed
 
 
 def quiet(text: str) -> None: ...
@@ -63,7 +64,7 @@ def said_on_a_terminal(command: list[str]) -> str:
 @pytest.fixture
 def run(nvae: Path, tmp_path: Path) -> Path:
     """A copy to write into."""
-    return Path(shutil.copytree(nvae, tmp_path / "run"))
+    return Path(shutil.copytree(nvae, tmp_path / "run", ignore=UNSEALED))
 
 
 def test_an_evaluation_is_written_with_what_it_is_of(run):
@@ -216,7 +217,7 @@ def test_a_partition_that_the_data_does_not_have_is_refused(run):
 
 def with_validation(run: Path, **sentences: list[list[int]]) -> Path:
     """A copy of the data of a run, with other validation sentences in its partitions."""
-    copy = Path(shutil.copytree(load_run(run).config.data, run.parent / "data"))
+    copy = Path(shutil.copytree(load_run(run).config.data, run.parent / "data", ignore=UNSEALED))
     record = json.loads((copy / "recipe.json").read_text())
     for partition, texts in sentences.items():
         shutil.rmtree(copy / partition / "validation", ignore_errors=True)
@@ -287,7 +288,7 @@ def test_bleu_is_that_of_the_sacrebleu_command(run, tmp_path):
 
 
 def test_data_of_another_recipe_is_refused(run, tmp_path):
-    data = Path(shutil.copytree(load_prepared(load_run(run).config.data).path, tmp_path / "other"))
+    data = Path(shutil.copytree(load_run(run).config.data, tmp_path / "other", ignore=UNSEALED))
     record = json.loads((data / "recipe.json").read_text())
     record["recipe"]["config"]["seed"] = 7
     (data / "recipe.json").write_text(json.dumps(record))

@@ -124,7 +124,7 @@ def test_address_with_no_cluster_is_one_line(experiment, listener, capfd, monkey
 
 def test_ray_that_is_not_installed_is_one_line(experiment, capfd, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert fails(experiment(), capfd, "auto").endswith("ray is not installed. It needs: pip install 'open-nvib[ray]'\n")
+    assert "ray is not installed" in fails(experiment(), capfd, "auto")
 
 
 def test_results_of_a_worker_with_another_file_system_arrive(experiment):

@@ -219,6 +219,7 @@ def forget_a_setting(cell) -> None:
     config = yaml.safe_load((cell.run / "config.yaml").read_text())
     del config["model"]["kappa"]
     (cell.run / "config.yaml").write_text(yaml.safe_dump(config))
+    (cell.run / "manifest.json").unlink(missing_ok=True)
 
 
 def test_an_interrupted_cell_goes_on_from_its_checkpoint(experiment, monkeypatch, capsys):

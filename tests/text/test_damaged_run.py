@@ -217,6 +217,6 @@ def test_a_damaged_split_is_one_line(data, tmp_path):
     copy = Path(shutil.copytree(data, tmp_path / "data"))
     for file in (copy / "short" / "test").iterdir():
         file.write_text("{}")
-    with pytest.raises(InputError, match="short/test: cannot be used") as stopped:
+    with pytest.raises(InputError, match=r"short/test.*: cannot be used") as stopped:
         load_prepared(copy).split("short", "test")
     assert len(str(stopped.value).splitlines()) == 1

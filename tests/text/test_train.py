@@ -174,7 +174,10 @@ def test_run_killed_before_its_first_checkpoint_starts_over(data, whole, killed,
 @pytest.mark.parametrize("written", [["tokenizer"], ["tokenizer", "lengths.json"]], ids=str)
 def test_run_killed_while_it_was_begun_starts_over(written, data, whole, tmp_path):
     output = tmp_path / "run"
-    shutil.copytree(whole, output, ignore=lambda folder, names: set(names) - {*written, "tokenizer.json"})
+    output.mkdir()
+    shutil.copytree(whole / "tokenizer", output / "tokenizer")
+    for name in set(written) - {"tokenizer"}:
+        shutil.copy(whole / name, output / name)
     main(command(data, output))
     assert weights(output) == weights(whole)
 
@@ -339,7 +342,9 @@ def test_accumulated_batches_match_one_large_batch(data, one_process, tmp_path):
 
 def test_bf16_is_close_to_float32(data, whole, tmp_path):
     main(command(data, tmp_path / "run", optimiser__precision="bf16"))
-    mine, theirs = log(tmp_path / "run")[-1]["eval_loss"], log(whole)[-1]["eval_loss"]
+    mine, theirs = (
+        [entry["eval_loss"] for entry in log(path) if "eval_loss" in entry][-1] for path in (tmp_path / "run", whole)
+    )
     assert mine != theirs
     assert mine == pytest.approx(theirs, rel=0.02)
     assert theirs < 0.95 * log(whole)[0]["loss"]
@@ -488,7 +493,6 @@ def test_disk_that_is_full_from_the_start_is_one_line(data, tmp_path, small_disk
 @pytest.mark.parametrize(
     ("changes", "what"),
     [
-        ({"partition": "long"}, "no partition 'long'"),
         ({"model__heads": 3}, "heads = 3"),
         ({"model__stride": 1.5}, "stride"),
         ({"model__max_positions": 9}, "max_positions"),

@@ -106,12 +106,12 @@ def in_one_line(why: BaseException | str) -> str:
 
 def check_characters(texts: Iterable[str]) -> None:
     """Raise an InputError if a text has a byte that is not UTF-8, or half of a surrogate pair."""
-    for text in texts:
+    for index, text in enumerate(texts):
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise InputError(
-                f"the text {text[:40]!r} is not UTF-8 at character {error.start + 1}. Correct it."
+                f"texts[{index}]: {text[:40]!r} is not UTF-8 at character {error.start + 1}. Correct it."
             ) from None
 
 

@@ -110,6 +110,7 @@ def test_a_setting_that_a_recipe_lacks_has_its_default(config):
     for name in ("language", "limit", "lowercase", "seed"):
         del record["recipe"]["config"][name]
     path.write_text(json.dumps(record))
+    (prepared.path / "manifest.json").unlink()
     again = prepare(config())
     assert again.recipe.differences(prepared.recipe) == []
     assert again.summary() == prepared.summary()

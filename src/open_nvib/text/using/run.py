@@ -303,10 +303,14 @@ def _hub_errors(name: str) -> Iterator[None]:
 def load_run(path: str | Path, *, device: str | None = None) -> Run:
     """Open a run directory that `nvib train` wrote, or a folder that `save_pretrained` wrote."""
     path = Path(path).expanduser()
-    published = not (path / CONFIG).is_file() and (path / MODEL_CONFIG).is_file()
-    if not is_run(path) and not published:
-        found = "there is no such directory" if not path.exists() else "this is not a run of open_nvib"
-        raise InputError(f"{path}: {found}, expected a directory that `nvib train --output {path}` writes.")
+    try:
+        published = not (path / CONFIG).is_file() and (path / MODEL_CONFIG).is_file()
+        found = is_run(path) or published
+    except OSError as error:  # of a folder that may not be read
+        raise damaged(path, error, fix=RESTORE) from error
+    if not found:
+        kind = "there is no such directory" if not path.exists() else "this is not a run of open_nvib"
+        raise InputError(f"{path}: {kind}, expected a directory that `nvib train --output {path}` writes.")
     if not published and not (path / MODEL).is_dir():
         raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
     check_manifest(path, fix=RESTORE)
