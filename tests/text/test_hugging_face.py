@@ -4,6 +4,7 @@ import json
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from transformers import (
     BertTokenizer,
     PreTrainedTokenizerFast,
     Trainer,
+    TrainerCallback,
     TrainingArguments,
     pipeline,
 )
@@ -54,6 +56,39 @@ def test_a_plain_trainer_trains_on_samples(tmp_path):
     trainer.train()
     assert not torch.equal(before, model.encoder.bottleneck.to_log_sigma.weight)
     assert trainer.evaluate()["eval_loss"] == trainer.evaluate()["eval_loss"]
+
+
+def gradients(model: Any, folder: Path, batch_size: int) -> dict[str, torch.Tensor]:
+    """What a plain Trainer gives an optimiser in one step on 4 texts, in batches of a size, without noise."""
+    model.encoder.bottleneck.sample = lambda latent: latent.mean()
+    batch = make_batch(7, 7, 7, 7)
+    rows = [{name: values[row] for name, values in batch.items()} for row in range(4)]
+    found: dict[str, torch.Tensor] = {}
+
+    class Watch(TrainerCallback):
+        def on_pre_optimizer_step(self, args, state, control, **kwargs):
+            found.update({name: x.grad.clone() for name, x in model.named_parameters() if x.grad is not None})
+
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        max_steps=1,
+        per_device_train_batch_size=batch_size,
+        gradient_accumulation_steps=4 // batch_size,
+        max_grad_norm=0.0,
+        report_to="none",
+        use_cpu=True,
+    )
+    Trainer(model, arguments, train_dataset=rows, callbacks=[Watch()]).train()  # pyright: ignore[reportArgumentType]
+    return found
+
+
+@pytest.mark.parametrize("kind", ["vt", "nvae"])
+def test_a_plain_trainer_accumulates_the_gradients_of_one_large_batch(kind, tmp_path):
+    options: dict[str, Any] = {"lambda_g": 10.0, "lambda_d": 10.0, "dropout": 0.0}
+    whole = gradients(make_model(kind, **options), tmp_path / "whole", 4)
+    for batch_size in (1, 2):
+        accumulated = gradients(make_model(kind, **options), tmp_path / f"{batch_size}", batch_size)
+        torch.testing.assert_close(accumulated, whole, rtol=1e-4, atol=1e-5)
 
 
 def test_a_call_without_labels_returns_the_latent(trained, known):

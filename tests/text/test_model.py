@@ -146,11 +146,19 @@ def test_loss_of_nvae_takes_the_form_and_kappa_of_its_configuration(form, kappa)
     torch.testing.assert_close(model(**batch).kl_gaussian, (kl.gaussian / (5 * LATENT)).mean())
 
 
-def test_num_items_in_batch_divides_the_cross_entropy():
+def test_num_items_in_batch_divides_the_loss():
     model, batch = make_model("vt"), make_batch(7, 4)
-    torch.testing.assert_close(
-        13 * model(**batch).cross_entropy, 100 * model(**batch, num_items_in_batch=100).cross_entropy
-    )
+    torch.testing.assert_close(13 * model(**batch).loss, 100 * model(**batch, num_items_in_batch=100).loss)
+
+
+@each_bottleneck
+def test_losses_of_parts_of_a_batch_add_up(kind):
+    """Whatever the lengths, if the number of texts is given; a part of 3 texts and one of 1."""
+    model, batch = make_model(kind, lambda_g=10.0, lambda_d=10.0), make_batch(7, 4, 2, 11)
+    given = {"num_items_in_batch": 28, "num_texts_in_batch": 4}
+    parts = [model(**{name: x[rows] for name, x in batch.items()}, **given) for rows in (slice(0, 3), slice(3, 4))]
+    for name in ("loss", "cross_entropy", "kl_gaussian", "kl_dirichlet"):
+        torch.testing.assert_close(parts[0][name] + parts[1][name], model(**batch)[name])
 
 
 @pytest.mark.parametrize("kind", ["vt", "vtp", "vts", "nvae"])

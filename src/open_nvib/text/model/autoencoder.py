@@ -193,6 +193,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         lambda_g: float | None = None,
         lambda_d: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
+        num_texts_in_batch: int | None = None,
         **kwargs: Any,
     ) -> AutoencoderOutput | LatentOutput:
         """Compute the loss of reconstructing `labels`, or the logits of `decoder_input_ids`, or the mean of the latent.
@@ -208,7 +209,10 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
                 the mean in evaluation mode if not given.
             lambda_g: λ′_G; the configuration's if not given.
             lambda_d: λ′_D; likewise.
-            num_items_in_batch: divides the cross-entropy; the number of real labels if not given.
+            num_items_in_batch: divides the cross-entropy: the real labels of all batches of an optimiser step, which a
+                Trainer gives; those of this batch if not given.
+            num_texts_in_batch: divides the sum of the KL over texts: the texts of those batches. If not given, as many
+                as `num_items_in_batch` labels are at this batch's number of labels for each text.
         """
         memories = getattr(past_key_values, "memories", None)
         if input_ids is None and encoder_outputs is None and memories is None:
@@ -217,7 +221,8 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
             if input_ids is None:
                 raise ValueError("labels are given without input_ids, expected both: the loss is that of encoding too.")
             sample = self.training if sample is None else sample
-            return self._loss(input_ids, attention_mask, labels, sample, lambda_g, lambda_d, num_items_in_batch)
+            counts = num_items_in_batch, num_texts_in_batch
+            return self._loss(input_ids, attention_mask, labels, sample, lambda_g, lambda_d, *counts)
         if memories is None:
             latent = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
             if decoder_input_ids is None:
@@ -244,7 +249,8 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         sample: bool,
         lambda_g: float | None,
         lambda_d: float | None,
-        num_items_in_batch: Tensor | int | None,
+        items: Tensor | int | None,
+        texts: Tensor | int | None,
     ) -> AutoencoderOutput:
         latent = self.encoder.posterior(input_ids, attention_mask)
         bottleneck = self.encoder.bottleneck
@@ -253,11 +259,13 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         real = labels != IGNORED
         logits = self.head(hidden[real])  # of real tokens only: most of the work is here
         total = F.cross_entropy(logits.float(), labels[real], reduction="sum")
-        cross_entropy = total / (real.sum() if num_items_in_batch is None else num_items_in_batch)
+        items = real.sum() if items is None else items
+        cross_entropy = total / items
         kl = bottleneck.kl(latent)
         n = latent.lengths.clamp(min=1)
-        kl_gaussian = (kl.gaussian / (n * self.config.p)).mean()
-        kl_dirichlet = (kl.dirichlet / n).mean()
+        texts = len(labels) * (items / real.sum()) if texts is None else texts
+        kl_gaussian = (kl.gaussian / (n * self.config.p)).sum() / texts
+        kl_dirichlet = (kl.dirichlet / n).sum() / texts
         weight_g = self.config.lambda_g if lambda_g is None else lambda_g
         weight_d = self.config.lambda_d if lambda_d is None else lambda_d
         return AutoencoderOutput(

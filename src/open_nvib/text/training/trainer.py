@@ -117,16 +117,17 @@ class AutoencoderTrainer(Trainer):
         output: AutoencoderOutput = model(
             **inputs,
             sample=True,
-            lambda_g=self.values.lambda_g / accumulated,
-            lambda_d=self.values.lambda_d / accumulated,
+            lambda_g=self.values.lambda_g,
+            lambda_d=self.values.lambda_d,
             num_items_in_batch=items,
+            num_texts_in_batch=accumulated * len(inputs["labels"]),
         )
         loss = cast(Tensor, output.loss)
         if not math.isfinite(loss.item()):
             raise FloatingPointError(self._explain_not_finite(output))
         for name in LOSS_PARTS:
             if output.get(name) is not None:
-                scale = accumulated if name == "cross_entropy" else 1
+                scale = accumulated if name in ("cross_entropy", "kl_gaussian", "kl_dirichlet") else 1
                 self.sums.setdefault(name, []).append(scale * output[name].item())
         return (loss, output) if return_outputs else loss
 
