@@ -1,5 +1,9 @@
 """`nvib encode`: the latents of the lines of a file, and batches of latents in Python."""
 
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
@@ -125,3 +129,41 @@ def test_memory_of_encoding_is_that_of_a_batch(trained, known, monkeypatch):
     monkeypatch.setattr(type(trained.model.encoder), "posterior", counted)
     assert len(trained.encode(known * 12)) == 12 * len(known)
     assert max(sizes) <= decoding.BATCH
+
+
+def test_encoding_many_texts_takes_little_more_memory_than_the_result(trained, known):
+    """In a process of its own, whose peak is that of this program: the latents of 8,000 texts are 82 MB."""
+    program = """
+    import resource, sys
+    from open_nvib.text import load_run
+
+    def peak():
+        return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    run, texts = load_run(sys.argv[1]), sys.argv[2:]
+    run.encode(texts * 10)
+    before = peak()
+    for _ in run.encode_batches(texts * 400):
+        pass
+    streamed = peak() - before
+    latent = run.encode(texts * 400)
+    size = sum(x.numel() * x.element_size() for x in (latent.mu, latent.log_sigma))
+    assert size > 40e6, size
+    assert streamed < 40e6, streamed
+    assert peak() - before < 1.6 * size, ((peak() - before) / size, size)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), str(trained.path), *known[:20]]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-1000:]
+
+
+def test_one_long_line_is_refused_where_it_would_take_the_room_of_all(trained, known, tmp_path, capsys, monkeypatch):
+    """Unknown words of any length are one token each."""
+    monkeypatch.setattr("open_nvib.text.using.latents.MOST_BYTES_OF_TEXT", 4000)
+    (tmp_path / "x.txt").write_text(f"{known[0]}\n{'q' * 2000}\n")
+    message = fails(
+        ["encode", str(trained.path), "--file", str(tmp_path / "x.txt"), "--output", str(tmp_path / "x.npz")], capsys
+    )
+    assert "line 2" in message
+    assert ".parquet" in message
+    out(capsys, *command, tmp_path / "x.parquet")

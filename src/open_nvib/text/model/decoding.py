@@ -11,6 +11,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
+from open_nvib._records import values_of
 from open_nvib.attention import Mixture
 from open_nvib.text.model.autoencoder import IGNORED, LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
@@ -76,8 +77,8 @@ def in_batches(
 
 
 def encode_batches(model: TextAutoencoder, texts: Texts) -> Iterator[tuple[list[int], Latent]]:
-    """Iterate over the latents of texts as (indices, latent), in batches of similar length."""
-    for indices, batch in in_batches(texts, BATCH, len if len(texts) > BATCH else None):
+    """Iterate over the latents of texts as (indices, latent), in batches of similar length, the longest first."""
+    for indices, batch in in_batches(texts, BATCH, (lambda text: -len(text)) if len(texts) > BATCH else None):
         inputs = make_batch(model, batch)
         with torch.no_grad():
             latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
@@ -86,13 +87,17 @@ def encode_batches(model: TextAutoencoder, texts: Texts) -> Iterator[tuple[list[
 
 @torch.no_grad()
 def encode(model: TextAutoencoder, texts: Texts) -> Latent:
-    """Return the latents of texts as one batch."""
-    batches = list(encode_batches(model, texts))
-    if len(batches) == 1:
-        return batches[0][1]
-    latents: Any = [latent for _, latent in batches]
-    order = torch.tensor([index for indices, _ in batches for index in indices])
-    return type(latents[0]).cat(latents)[order.argsort()]
+    """Return the latents of texts as one batch, with little more memory than it takes."""
+    whole: Any = None
+    widest: Any = None
+    for indices, latent in encode_batches(model, texts):
+        if whole is None:  # the longest texts come first
+            whole, widest = latent.map_rows(lambda x: x.new_zeros(len(texts), *x.shape[1:])), latent[:1]
+        padded = type(widest).cat([widest, latent])[1:]
+        for name, rows in values_of(padded).items():
+            if isinstance(rows, Tensor):
+                getattr(whole, name)[indices] = rows
+    return whole
 
 
 @torch.no_grad()

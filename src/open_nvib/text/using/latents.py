@@ -21,6 +21,9 @@ FORMAT = "open_nvib latents, 1"
 TEXTS_AT_ONCE = 4096
 """Texts whose latents are in memory, and a row group of Parquet."""
 
+MOST_BYTES_OF_TEXT = 2**30
+"""In a .npz."""
+
 Vectors = dict[str, np.ndarray]
 """By name: mu and sigma (vectors, p), weight and alpha (vectors). A model without σ or α has none."""
 
@@ -94,8 +97,15 @@ def _encode(run: Run, ids: Mapping[int, Sequence[int]]) -> Iterator[tuple[list[i
 
 
 def _write_npz(run: Run, ids: Mapping[int, Sequence[int]], texts: Sequence[str], path: Path) -> None:
+    longest = max(ids, key=lambda index: len(texts[index]))
+    if 4 * len(ids) * len(texts[longest]) > MOST_BYTES_OF_TEXT:  # NumPy gives every text the room of the longest
+        raise InputError(
+            f"line {longest + 1} has {len(texts[longest]):,} characters, expected at most "
+            f"{MOST_BYTES_OF_TEXT // (4 * len(ids)):,} in a .npz of {len(ids):,} texts. Write .parquet instead."
+        )
     rows = [vectors for _, found in _encode(run, ids) for vectors in found]
-    arrays: dict[str, Any] = {name: np.concatenate([vectors[name] for vectors in rows]) for name in rows[0]}
+    offsets = np.cumsum([0, *(len(vectors["mu"]) for vectors in rows)])
+    arrays: dict[str, Any] = {name: np.concatenate([vectors.pop(name) for vectors in rows]) for name in list(rows[0])}
     with path.open("wb") as stream:
         np.savez(
             stream,
@@ -103,7 +113,7 @@ def _write_npz(run: Run, ids: Mapping[int, Sequence[int]], texts: Sequence[str],
             line=np.array([index + 1 for index in ids]),
             text=np.array([texts[index] for index in ids]),
             length=np.array([len(tokens) for tokens in ids.values()]),
-            offsets=np.cumsum([0, *(len(vectors["mu"]) for vectors in rows)]),
+            offsets=offsets,
             **arrays,
         )
 

@@ -47,6 +47,8 @@ from open_nvib.text.model.decoding import BATCH, decode, encode, encode_batches,
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
 
 MODEL_CONFIG = "config.json"
+TEXTS_AT_ONCE = 4096
+"""Texts that are tokenised at once."""
 CARD = "README.md"
 CARD_TEMPLATE = """\
 ---
@@ -110,10 +112,9 @@ class Run:
     def tokenize_usable(self, texts: str | Sequence[str]) -> tuple[dict[int, list[int]], dict[int, str]]:
         """Return the token ids of each text that the model takes, and why it does not take the others, by index."""
         texts = _as_texts(texts)
-        all_ids = self.tokenizer(texts, add_special_tokens=False)["input_ids"] if texts else []
         ids: dict[int, list[int]] = {}
         unusable: dict[int, str] = {}
-        for index, tokens in enumerate(all_ids):
+        for index, tokens in enumerate(self._token_ids(texts)):
             if not tokens:
                 unusable[index] = f"{texts[index][:40]!r} has no tokens, expected at least a word"
             elif len(tokens) > self.longest:
@@ -121,6 +122,12 @@ class Run:
             else:
                 ids[index] = tokens
         return ids, unusable
+
+    def _token_ids(self, texts: list[str]) -> Iterator[list[int]]:
+        """Tokenise some texts at a time: what a tokenizer makes of a text besides its ids takes kilobytes."""
+        for first in range(0, len(texts), TEXTS_AT_ONCE):
+            some = texts[first : first + TEXTS_AT_ONCE]
+            yield from self.tokenizer(some, add_special_tokens=False)["input_ids"]  # pyright: ignore[reportReturnType]
 
     @property
     def longest(self) -> int:
