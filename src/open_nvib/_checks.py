@@ -31,6 +31,8 @@ DOMAINS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
     ">= 0": (lambda x: (x >= 0) & x.isfinite(), "finite and at least 0", "Apply a ReLU or softplus to it."),
     "float32 > 0": (lambda x: (x >= FLOAT32.tiny) & (x <= FLOAT32.max), "above 0 and in float32's range", ""),
     "float32 >= 0": (lambda x: (x >= 0) & (x <= FLOAT32.max), "at least 0 and in float32's range", ""),
+    ">= 1": (lambda x: (x >= 1) & x.isfinite(), "at least 1", ""),
+    "0 to below 1": (lambda x: (x >= 0) & (x < 1), "from 0 to below 1", ""),
     "0 to 1": (lambda x: (x >= 0) & (x <= 1), "from 0 to 1", ""),
     "share": (lambda x: (x >= FLOAT32.tiny) & (x <= 1), "above 0 and at most 1", ""),
     "log": (lambda x: x < torch.inf, "logarithms, -inf for a weight of 0", "Look for an overflow or a division by 0."),

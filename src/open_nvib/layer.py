@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -10,9 +9,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from open_nvib._checks import check
-from open_nvib._numeric import at_least_float32, widen
+from open_nvib._numeric import at_least_float32
 from open_nvib._records import unchecked
-from open_nvib.merging import component_of_token, merge_tokens
+from open_nvib.merging import Cuts, PerText, component_of_token, find_cuts, merge_tokens
 from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
@@ -42,7 +41,8 @@ class NVIB(nn.Module):
             projected). None is the paper's: 1, and it cannot change.
         keep_share: s, the number of vectors per token. Neighbouring tokens share a vector until it holds Δ/s, which the
             prior expects of 1/s tokens (`open_nvib.merging`), so α should be about Δ: see `alpha_unit`. None is the
-            paper's: each token has its own vector. With 1, tokens still share if their α is below Δ.
+            paper's: each token has its own vector. With 1, tokens still share if their α is below Δ. A call can give
+            another share, or a number of vectors, for each text.
         prior_mu: mean of the Gaussian G₀^p, one number or one for each dimension.
         prior_sigma: standard deviation of G₀^p, one number or one for each dimension.
     """
@@ -134,11 +134,6 @@ class NVIB(nn.Module):
         return buffer
 
     @property
-    def per_vector(self) -> Float[Tensor, ""]:
-        """Δ/s, the pseudo-count of a full vector of a layer with `keep_share`; in float64, as in the prior."""
-        return widen(self.delta) / widen(self._built_with("keep_share"))
-
-    @property
     def prior(self) -> ConditionalBDP:
         """The conditional prior with a copy of Δ and `keep_share`, which later changes do not affect."""
         return unchecked(
@@ -150,14 +145,30 @@ class NVIB(nn.Module):
             keep_share=None if self.keep_share is None else self.keep_share.clone(),
         )
 
-    def forward(self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
-        """Compute the posterior of n + 1 components. `mask` is True for real tokens; without it, all are real."""
+    def forward(
+        self,
+        hidden: Float[Tensor, "batch n size"],
+        mask: Bool[Tensor, "batch n"] | None = None,
+        *,
+        share: PerText | None = None,
+        vectors: PerText | None = None,
+        place: PerText | None = None,
+    ) -> Posterior:
+        """Compute the posterior of n + 1 components.
+
+        Args:
+            hidden: hidden states of the tokens.
+            mask: True for real tokens; without it, all are real.
+            share: of a layer with `keep_share`: another share, for all texts or for each.
+            vectors: likewise, the number of vectors instead, at most as many as tokens.
+            place: likewise, where the first cut is: the part of the first vector that is left out, from 0 to below 1.
+        """
         mask = self._mask(hidden, mask)
         hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # padding may hold anything, also NaN
         dtype = at_least_float32(hidden.dtype)
         alpha = self._counts(hidden, mask)
-        if self.keep_share is not None:
-            merged = merge_tokens(alpha, hidden, **self._merging)
+        if cuts := self._cuts(alpha, share, vectors, place):
+            merged = merge_tokens(alpha, hidden, cuts, max_joined_remainder=MAX_JOINED_REMAINDER)
             alpha, hidden = merged.alpha, merged.hidden
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         batch = len(hidden)
@@ -183,18 +194,40 @@ class NVIB(nn.Module):
         return self._counts(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
 
     def component_of_token(
-        self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
+        self,
+        hidden: Float[Tensor, "batch n size"],
+        mask: Bool[Tensor, "batch n"] | None = None,
+        *,
+        share: PerText | None = None,
+        vectors: PerText | None = None,
+        place: PerText | None = None,
     ) -> Int[Tensor, "batch n"]:
         """Find the index of the component that holds the largest part of each token; -1 for a dropped token."""
         alpha = self.pseudo_counts(hidden, mask)
-        if self.keep_share is not None:
-            return component_of_token(alpha, **self._merging)
+        if cuts := self._cuts(alpha, share, vectors, place):
+            return component_of_token(alpha, cuts, max_joined_remainder=MAX_JOINED_REMAINDER)
         positions = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
         return torch.where(alpha > 0, positions, -1)
 
-    @property
-    def _merging(self) -> dict[str, Any]:
-        return {"per_component": self.per_vector, "max_joined_remainder": MAX_JOINED_REMAINDER}
+    def _cuts(
+        self, alpha: Tensor, share: PerText | None, vectors: PerText | None, place: PerText | None
+    ) -> Cuts | None:
+        """Find where to cut the pseudo-counts; None for a layer that does not merge tokens."""
+        given = {name: x for name, x in (("share", share), ("vectors", vectors), ("place", place)) if x is not None}
+        if self.keep_share is None:
+            if given:
+                raise ValueError(
+                    f"NVIB: {' and '.join(given)} given, expected none: in this layer each token has its own vector. "
+                    f"Build it with keep_share."
+                )
+            return None
+        if share is not None and vectors is not None:
+            raise ValueError("NVIB: share and vectors are given, expected one of the two.")
+        domains = {"share": "share", "vectors": ">= 1", "place": "0 to below 1"}
+        check("NVIB", alpha=(alpha, "batch n"), **{k: (x, f"number batch; {domains[k]}") for k, x in given.items()})
+        place = 0.0 if place is None else place
+        share = self.keep_share if share is None else share
+        return find_cuts(alpha, unit=self.delta, share=share, vectors=vectors, place=place)
 
     def _counts(self, hidden: Tensor, mask: Tensor) -> Tensor:
         scores = self.to_alpha(hidden).squeeze(-1).to(at_least_float32(hidden.dtype))

@@ -3,17 +3,21 @@
 A Dirichlet process can be cut anywhere and joined again. By the aggregation property of the Dirichlet distribution,
 sums of weights are again Dirichlet, with the sums of their pseudo-counts; conversely, a component can be split into two
 with parts of its pseudo-count. So the pseudo-counts of the tokens are laid end to end and cut where a component is
-full. The pseudo-count of a component is the sum of the parts in it, and α₀ stays the same.
+full. The pseudo-count of a component is the sum of the parts in it, and α₀ stays the same. The size of a component can
+differ from text to text, and so can the place of the first cut.
 """
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from open_nvib._numeric import widen
 from open_nvib._records import BatchRecord, unchecked
+
+PerText = Real[Tensor, "..."] | float
+"""A number for each text, or one for all."""
 
 ROUNDING_TOLERANCE = 1e-6
 """Rounding error of a sum of pseudo-counts, as a share of a component. Without it, counts that fill components exactly,
@@ -50,14 +54,61 @@ class TokenSplit:
     in_last: Float[Tensor, "batch n"]
 
 
-def split_tokens(
-    alpha: Float[Tensor, "batch n"], per_component: Float[Tensor, ""] | float, max_joined_remainder: float
-) -> TokenSplit:
+@dataclass(frozen=True)
+class Cuts:
+    """Where the pseudo-counts of each text are cut.
+
+    Args:
+        per_component: the pseudo-count of a full component.
+        place: the part of the first component that is left out, so that all cuts move; from 0 to below 1.
+    """
+
+    per_component: Float[Tensor, "#batch 1"] | float
+    place: Float[Tensor, "#batch 1"] | float = 0.0
+
+
+def find_cuts(
+    alpha: Float[Tensor, "batch n"],
+    *,
+    unit: Float[Tensor, ""] | float,
+    share: PerText,
+    vectors: PerText | None = None,
+    place: PerText = 0.0,
+) -> Cuts:
+    """Find the cuts that give each text a share or a number of components.
+
+    Args:
+        alpha: pseudo-counts of the tokens.
+        unit: what one token is expected to have.
+        share: components for each `unit` of pseudo-count.
+        vectors: the number of components of each text instead, at most its number of tokens. If a token has more than
+            a component's pseudo-count, there are fewer.
+        place: the part of the first component that is left out; less of it where its first token would be cut.
+    """
+    counts = widen(alpha)
+    place = _per_text(place, counts)
+    total, first = counts.sum(-1, keepdim=True), counts.gather(-1, (counts > 0).long().argmax(-1, keepdim=True))
+    if vectors is None:
+        size = _per_text(unit, counts) / _per_text(share, counts)
+        return Cuts(size, torch.minimum(place, 1 - (first / size).clamp(max=1.0)))
+    number = torch.minimum(_per_text(vectors, counts), (counts > 0).sum(-1, keepdim=True).clamp(min=1))
+    others = total - first
+    room_before = ((total - number * first) / torch.where(others > 0, others, 1.0)).clamp(min=0.0)
+    place = torch.minimum(place, torch.where(others > 0, room_before, 0.0))
+    return Cuts(torch.where(total > 0, total, 1.0) / (number - place), place)
+
+
+def _per_text(value: PerText, like: Tensor) -> Float[Tensor, "batch 1"]:
+    """Convert a number, or one for each text, to (1 or batch, 1) in float64."""
+    return widen(value, like).reshape(-1, 1)
+
+
+def split_tokens(alpha: Float[Tensor, "batch n"], cuts: Cuts, max_joined_remainder: float) -> TokenSplit:
     """Lay the pseudo-counts end to end and cut them where components are full: see `merge_tokens`."""
     # Interval of each token on the line, in components: a token takes the room of at most one.
-    counts = widen(alpha) / per_component
+    counts = widen(alpha) / cuts.per_component
     room = counts.clamp(max=1.0)
-    end = room.cumsum(-1)
+    end = room.cumsum(-1) + cuts.place
     first = (end.detach() - room.detach() + ROUNDING_TOLERANCE).floor()
     last = torch.maximum((end.detach() - ROUNDING_TOLERANCE).ceil() - 1, first)
     final = (end[:, -1:].detach() - max_joined_remainder).ceil().clamp(min=1) - 1
@@ -80,20 +131,20 @@ def split_tokens(
 def merge_tokens(
     alpha: Float[Tensor, "batch n"],
     hidden: Float[Tensor, "batch n size"],
+    cuts: Cuts,
     *,
-    per_component: Float[Tensor, ""] | float,
     max_joined_remainder: float = ROUNDING_TOLERANCE,
 ) -> MergedTokens:
-    """Merge tokens into components of `per_component` in pseudo-counts; padding has α = 0.
+    """Merge tokens into components; padding has α = 0.
 
     The remainder at the end of a text is one more component, or joins the last if it is at most `max_joined_remainder`
     of a component.
 
-    If all pseudo-counts are a share s of `per_component`, each component has 1/s tokens, with parts of tokens if 1/s is
+    If all pseudo-counts are a share s of a component's, each component has 1/s tokens, with parts of tokens if 1/s is
     not a whole number. A token with a larger pseudo-count fills more of a component, at most a whole one: the excess
     adds to its weight and takes no more room. The shares are smooth in α, so that they can be learned.
     """
-    split = split_tokens(alpha, per_component, max_joined_remainder)
+    split = split_tokens(alpha, cuts, max_joined_remainder)
     in_last = split.counts * split.in_last
     parts = ((split.first, split.counts - in_last), (split.last, in_last))
     counts, mixed = torch.zeros_like(split.counts), torch.zeros_like(hidden)
@@ -103,15 +154,15 @@ def merge_tokens(
     for position, part in parts:
         share = (part / filled.gather(-1, position)).unsqueeze(-1).to(hidden.dtype)
         mixed = mixed.scatter_add(-2, position.unsqueeze(-1).expand_as(hidden), share * hidden)
-    return unchecked(MergedTokens, alpha=(counts * per_component).to(alpha.dtype), hidden=mixed)
+    return unchecked(MergedTokens, alpha=(counts * cuts.per_component).to(alpha.dtype), hidden=mixed)
 
 
 def component_of_token(
     alpha: Float[Tensor, "batch n"],
+    cuts: Cuts,
     *,
-    per_component: Float[Tensor, ""] | float,
     max_joined_remainder: float = ROUNDING_TOLERANCE,
 ) -> Int[Tensor, "batch n"]:
     """Find the position of the component that holds the largest part of each token; -1 for a token with α = 0."""
-    split = split_tokens(alpha, per_component, max_joined_remainder)
+    split = split_tokens(alpha, cuts, max_joined_remainder)
     return torch.where(split.counts > 0, torch.where(split.in_last > 0.5, split.last, split.first), -1)

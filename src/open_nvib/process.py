@@ -103,12 +103,24 @@ class ConditionalBDP(TensorRecord):
         return (lengths * widen(self.keep_share) - MAX_JOINED_REMAINDER).ceil().clamp(min=1).minimum(lengths).long()
 
     def sample(
-        self, lengths: Counts, *, kappa: int = 1, method: Method = "paper", generator: torch.Generator | None = None
+        self,
+        lengths: Counts,
+        *,
+        vectors: Counts | None = None,
+        kappa: int = 1,
+        method: Method = "paper",
+        generator: torch.Generator | None = None,
     ) -> ImpulseMixture:
-        """Sample (n + 1)·kappa vectors, or (m + 1)·kappa, for each length n, padded with weights of zero."""
+        """Sample (n + 1)·kappa vectors, or (m + 1)·kappa, for each length n, padded with weights of zero.
+
+        `vectors` is another m for each text.
+        """
         check("ConditionalBDP.sample", kappa=(kappa, int))
         n = _as_counts("ConditionalBDP.sample", "lengths", lengths, ">= 0", like=self.mu)
-        return _sample_bounded(self, (self.vectors(n) + 1) * kappa, self.alpha0(n), method, generator)
+        m = self.vectors(n)
+        if vectors is not None:
+            m = _as_counts("ConditionalBDP.sample", "vectors", vectors, ">= 0", like=self.mu).expand_as(n)
+        return _sample_bounded(self, (m + 1) * kappa, self.alpha0(n), method, generator)
 
 
 @dataclass(frozen=True)

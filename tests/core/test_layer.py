@@ -3,7 +3,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import open_nvib as nv
-from open_nvib.merging import merge_tokens
+from open_nvib.merging import Cuts, merge_tokens
 from open_nvib.process import MAX_JOINED_REMAINDER
 
 BATCH, N, SIZE, P = 3, 5, 11, 7
@@ -148,7 +148,7 @@ def test_keep_share_merges_before_the_projections(hidden, mask):
     posterior = layer(hidden, mask)
     counts = (hidden @ layer.to_alpha.weight[0] + layer.to_alpha.bias).relu() * 2.0
     merged = merge_tokens(
-        counts.masked_fill(~mask, 0.0), hidden, per_component=2.0 / 0.4, max_joined_remainder=MAX_JOINED_REMAINDER
+        counts.masked_fill(~mask, 0.0), hidden, Cuts(2.0 / 0.4), max_joined_remainder=MAX_JOINED_REMAINDER
     )
     torch.testing.assert_close(posterior.alpha[:, :-1], merged.alpha)
     torch.testing.assert_close(posterior.mu[:, :-1], layer.to_mu(merged.hidden))
@@ -258,6 +258,55 @@ def test_without_contrast_merging_is_a_stride(hidden):
     assert (layer(hidden.repeat(1, 2, 1)).alpha[0, :-1] > 0).tolist() == [True, False] * N
 
 
+def one_by_one(layer, hidden, **cuts):
+    """The posteriors of the texts, each encoded alone with its own entry of `cuts`."""
+    rows = range(len(hidden))
+    return nv.Posterior.cat([layer(hidden[i : i + 1], **{k: v[i].item() for k, v in cuts.items()}) for i in rows])
+
+
+@pytest.mark.parametrize("how", ["share", "vectors"])
+def test_a_number_for_each_text_is_that_of_encoding_them_one_by_one(hidden, how):
+    layer = merging_layer(keep_share=0.5)
+    torch.nn.init.normal_(layer.to_alpha.weight, std=0.2)
+    choices = {"share": torch.linspace(0.2, 1.0, BATCH), "vectors": torch.arange(1, BATCH + 1)}
+    cuts = {how: choices[how], "place": torch.linspace(0.0, 0.9, BATCH)}
+    found, expected = layer(hidden, **cuts), one_by_one(layer, hidden, **cuts)
+    for name in ("alpha", "mu", "log_sigma", "mask"):
+        torch.testing.assert_close(getattr(found, name), getattr(expected, name))
+    for name in ("dirichlet", "gaussian"):
+        torch.testing.assert_close(getattr(found.kl(), name), getattr(expected.kl(), name))
+
+
+@pytest.mark.parametrize("place", [0.0, 0.3, 0.99])
+def test_a_text_gets_as_many_vectors_as_asked_for(place):
+    layer, hidden = merging_layer(keep_share=0.5, alpha_contrast=0.0), torch.randn(1, 12, SIZE)
+    for vectors in range(1, 15):
+        found = layer(hidden, vectors=vectors, place=place)
+        assert (found.alpha[0, :-1] > 0).sum() == min(vectors, 12)
+        torch.testing.assert_close(found.alpha0, layer(hidden).alpha0)
+
+
+def test_the_place_moves_the_cuts():
+    layer, hidden = merging_layer(keep_share=0.25, alpha_contrast=0.0), torch.randn(1, 8, SIZE)
+    components = [layer.component_of_token(hidden, place=place)[0].tolist() for place in (0.0, 0.5)]
+    assert components == [[0, 0, 0, 0, 4, 4, 4, 4], [0, 0, 2, 2, 2, 2, 6, 6]]
+
+
+def test_mistakes_with_numbers_are_explained(hidden):
+    layer = merging_layer(keep_share=0.5)
+    for cuts, words in (
+        ({"share": 0.5, "vectors": 2}, "one of the two"),
+        ({"share": 0.0}, "share"),
+        ({"share": torch.full((BATCH + 1,), 0.5)}, "batch"),
+        ({"vectors": 0}, "at least 1"),
+        ({"place": 1.0}, "below 1"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            layer(hidden, **cuts)
+    with pytest.raises(ValueError, match="Build it with keep_share"):
+        nv.NVIB(P, input_size=SIZE)(hidden, vectors=2)
+
+
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])
 def test_a_share_that_is_none_is_an_error(share):
     with pytest.raises(ValueError, match="keep_share"):
@@ -282,5 +331,3 @@ def test_mistakes_with_merging_are_explained():
     for tiny in ({"keep_share": 1e-50}, {"delta": 1e-50}):
         with pytest.raises(ValueError, match=next(iter(tiny))):
             merging_layer(**tiny)
-    with pytest.raises(ValueError, match="keep_share"):
-        _ = nv.NVIB(P).per_vector

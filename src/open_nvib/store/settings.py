@@ -64,7 +64,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("lambda_g", "lambda_d"), (0, 1e9)),
     "delta": (0, 1e6),
     "alpha_contrast": (0, 1),
-    "keep_share": (1e-6, 1),
+    **dict.fromkeys(("keep_share", "smallest_share"), (1e-6, 1)),
     # Training
     **dict.fromkeys(("steps", "batch_size", "accumulate"), (1, MOST)),
     **dict.fromkeys(("log_every", "evaluate_every", "keep_checkpoints"), (1, MOST)),
@@ -176,6 +176,8 @@ class ScheduledValues:
     delta: float
     alpha_contrast: float | None
     keep_share: float | None
+    shares: Literal["uniform", "log_uniform"] | None
+    smallest_share: float
 
 
 @dataclass(frozen=True)
@@ -189,6 +191,10 @@ class LossSettings:
         alpha_contrast: of nvae: by how much tokens may differ in α, from 0 (all alike) to 1, which is the paper's.
         keep_share: of nvae: vectors for each token, above 0 and at most 1: neighbouring tokens share one. The paper's
             NVAE, a vector for each token, if not given.
+        shares: of nvae with keep_share and vts with stride_pooling: training draws the share of each text from this
+            distribution, uniform or log_uniform, from smallest_share to 1, so that the model takes any number of
+            vectors. keep_share and stride then say how many a text gets if nobody says. Fixed if not given.
+        smallest_share: of shares: where the distribution begins.
     """
 
     lambda_g: float | Schedule = 0.01
@@ -196,6 +202,8 @@ class LossSettings:
     delta: float | Schedule = 1.0
     alpha_contrast: float | Schedule | None = None
     keep_share: float | Schedule | None = None
+    shares: Literal["uniform", "log_uniform"] | None = None
+    smallest_share: float = 0.12
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -212,8 +220,10 @@ class LossSettings:
         return self._values(lambda schedule: schedule.end)
 
     def _values(self, value_of: Callable[[Schedule], float]) -> ScheduledValues:
-        def number(value: float | Schedule | None) -> Any:
-            return None if value is None else value_of(value) if isinstance(value, Schedule) else float(value)
+        def number(value: float | str | Schedule | None) -> Any:
+            if isinstance(value, Schedule):
+                return value_of(value)
+            return float(value) if isinstance(value, int) else value
 
         return ScheduledValues(**{f.name: number(getattr(self, f.name)) for f in fields(self)})
 

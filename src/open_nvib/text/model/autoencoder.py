@@ -20,6 +20,7 @@ from transformers.utils.generic import ModelOutput
 from open_nvib._records import unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.layer import NVIB
+from open_nvib.merging import PerText
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 from open_nvib.text.model.bottlenecks import Latent, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
@@ -103,10 +104,10 @@ class TextEncoder(nn.Module):
             hidden = layer(hidden, mask)
         return self.norm(hidden)
 
-    def posterior(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Latent:
-        """Return the latent of each text; all tokens are real without a mask."""
+    def posterior(self, input_ids: Tensor, attention_mask: Tensor | None = None, **cuts: PerText) -> Latent:
+        """Return the latent of each text; all tokens are real without a mask. `cuts` go to the bottleneck."""
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        return self.bottleneck(self.hidden_states(input_ids, mask), mask)
+        return self.bottleneck(self.hidden_states(input_ids, mask), mask, **cuts)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> LatentOutput:
         return LatentOutput.of(self.posterior(input_ids, attention_mask).mean().compact())
@@ -252,8 +253,9 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         items: Tensor | int | None,
         texts: Tensor | int | None,
     ) -> AutoencoderOutput:
-        latent = self.encoder.posterior(input_ids, attention_mask)
         bottleneck = self.encoder.bottleneck
+        cuts = bottleneck.draw_cuts((labels != IGNORED).sum(-1) - 1) if sample else {}
+        latent = self.encoder.posterior(input_ids, attention_mask, **cuts)
         mixture = bottleneck.sample(latent) if sample else latent.mean()
         hidden = self.decoder(self.encoder.embedding(self.shift_right(labels)), self.decoder.project(mixture))
         real = labels != IGNORED

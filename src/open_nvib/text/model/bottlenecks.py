@@ -20,7 +20,7 @@ from open_nvib._records import BatchRecord, unchecked, values_of
 from open_nvib.gamma import Method
 from open_nvib.kl import gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
-from open_nvib.merging import merge_tokens
+from open_nvib.merging import PerText, find_cuts, merge_tokens
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL, KLForm, Posterior
 from open_nvib.store.settings import ScheduledValues
@@ -113,12 +113,15 @@ class Bottleneck(nn.Module):
         has_prior: whether there is a prior to generate from.
         pooled: whether one vector stands for all tokens.
         can_drop: whether each token has a vector that training may drop.
+        any_number: whether a call may say how many vectors a text gets, as `cuts`: the options share, vectors and place
+            of `NVIB`.
         delta: Δ of the prior; None if the prior has none.
     """
 
     has_prior: bool = True
     pooled: bool = False
     can_drop: bool = False
+    any_number: bool = False
 
     @property
     def delta(self) -> float | None:
@@ -134,14 +137,26 @@ class Bottleneck(nn.Module):
         """Return what `set_schedule` set, by name, in the precision of the layer."""
         return {}
 
+    def draw_cuts(self, lengths: Int[Tensor, " batch"]) -> dict[str, Tensor]:
+        """Draw the number of vectors and the place of the cuts of each text in training; nothing if they are fixed."""
+        return {}
+
     def sample(self, latent: Any, generator: torch.Generator | None = None) -> ImpulseMixture:
         """Draw a sample of a latent, which training decodes."""
         return latent.sample(generator)
 
     def prior(
-        self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
+        self,
+        lengths: Int[Tensor, " batch"],
+        generator: torch.Generator | None = None,
+        *,
+        delta: float | None = None,
+        vectors: Int[Tensor, " batch"] | None = None,
     ) -> ImpulseMixture:
-        """Draw a latent from the prior for a text of each length; `delta` replaces Δ where the prior has one."""
+        """Draw a latent from the prior for a text of each length.
+
+        `delta` replaces Δ where the prior has one, `vectors` the number of vectors where a call may say it.
+        """
         raise ValueError("this bottleneck has no prior to sample from. Train 'vt', 'vtp', 'vts' or 'nvae'.")
 
     def kl(self, latent: Any) -> KL:
@@ -164,9 +179,9 @@ class Bottleneck(nn.Module):
         """Return the mean standard deviation of all vectors, the prior's component included; None without noise."""
         return None if latent.log_sigma is None else latent.log_sigma.detach()[latent.mask].exp().mean()
 
-    def component_of_token(self, hidden: Hidden, mask: TokenMask) -> Int[Tensor, "batch n"]:
+    def component_of_token(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> Int[Tensor, "batch n"]:
         """Return the index in the latent of the vector that holds most of each token; -1 for a dropped token."""
-        kept = self(hidden, mask).mask
+        kept = self(hidden, mask, **cuts).mask
         kept = F.pad(kept, (0, mask.shape[1] - kept.shape[1]))
         return torch.where(kept, torch.arange(mask.shape[1], device=mask.device), -1)
 
@@ -175,6 +190,21 @@ class Bottleneck(nn.Module):
         if self.pooled:
             raise ValueError("vectors_of_tokens: a pooled latent has one vector for all tokens and none for each.")
         return self(hidden, mask).mask.float()
+
+
+class ShareDraw:
+    """Draws the share of vectors of each text in training, and half of the time the place of its cuts."""
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        self.distribution, self.smallest = config.shares, config.smallest_share
+
+    def __call__(self, lengths: Int[Tensor, " batch"]) -> dict[str, Tensor]:
+        if self.distribution is None:
+            return {}
+        level, place = torch.rand(2, len(lengths), device=lengths.device)
+        uniform = self.distribution == "uniform"
+        share = self.smallest + (1 - self.smallest) * level if uniform else self.smallest ** (1 - level)
+        return {"share": share, "place": (2 * place - 1).clamp(min=0.0)}
 
 
 class PlainBottleneck(Bottleneck):
@@ -215,22 +245,27 @@ class GaussianBottleneck(Bottleneck):
         """Return the mask of `select` for texts of which only the mask is known."""
         return mask
 
-    def forward(self, hidden: Hidden, mask: TokenMask) -> VectorLatent:
+    def forward(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> VectorLatent:
         lengths = mask.sum(-1)
-        hidden, mask = self.select(hidden, mask)
+        hidden, mask = self.select(hidden, mask, **cuts)
         log_sigma = self.to_log_sigma(hidden).float().clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)
 
     def prior(
-        self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
+        self,
+        lengths: Int[Tensor, " batch"],
+        generator: torch.Generator | None = None,
+        *,
+        delta: float | None = None,
+        vectors: Int[Tensor, " batch"] | None = None,
     ) -> ImpulseMixture:
         """Draw unit Gaussian vectors, as many as a text of each length has."""
         if delta is not None:
             raise ValueError(f"delta is {delta}, expected none: it belongs to the prior of 'nvae'.")
         weight = self.to_mu.weight
-        mask = self.select_prior(
-            torch.arange(int(lengths.max()), device=weight.device) < lengths.to(weight.device).unsqueeze(-1)
-        )
+        counts = lengths if vectors is None else vectors
+        mask = torch.arange(int(counts.max()), device=weight.device) < counts.to(weight.device).unsqueeze(-1)
+        mask = self.select_prior(mask) if vectors is None else mask
         noise = torch.randn(*mask.shape, len(weight), device=weight.device, generator=generator)
         return plain_mixture(noise, mask, self.d)
 
@@ -252,17 +287,19 @@ class PooledBottleneck(GaussianBottleneck):
 
 
 class StridedBottleneck(GaussianBottleneck):
-    """VTS: vectors dropped at a stride."""
+    """VTS: vectors dropped at a stride, or pooled, for which a call may say how many."""
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__(config)
-        self.stride, self.stride_pooling = config.stride, config.stride_pooling
+        self.stride, self.any_number = config.stride, config.stride_pooling
+        self.draw_cuts = ShareDraw(config)
 
-    def select(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
-        if self.stride and self.stride_pooling:
-            merged = merge_tokens(mask.float(), hidden, per_component=1 / (1 - self.stride))
-            return merged.hidden, merged.alpha > 0
-        return hidden, self.select_prior(mask)
+    def select(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> tuple[Tensor, Tensor]:
+        if not self.any_number:
+            return hidden, self.select_prior(mask, **cuts)
+        cuts = {"share": 1 - self.stride, **cuts}
+        merged = merge_tokens(mask.float(), hidden, find_cuts(mask.float(), unit=1.0, **cuts))
+        return merged.hidden, merged.alpha > 0
 
     def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch n"]:
         return mask & kept_at_stride(mask.shape[1], self.stride).to(mask.device)
@@ -277,12 +314,14 @@ class NVIBBottleneck(Bottleneck):
         options = {name: getattr(config, name) for name in signature(NVIB).parameters if hasattr(config, name)}
         self.nvib = NVIB(**options, input_size=config.d_model)
         self.can_drop = config.keep_share is None
+        self.any_number = not self.can_drop
+        self.draw_cuts = ShareDraw(config)
         self.kappa: int = config.kappa
         self.method: Method = config.gamma_method
         self.form: KLForm = config.kl_form
 
-    def forward(self, hidden: Hidden, mask: TokenMask) -> Posterior:
-        return self.nvib(hidden, mask)
+    def forward(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> Posterior:
+        return self.nvib(hidden, mask, **cuts)
 
     @property
     def delta(self) -> float:
@@ -303,12 +342,17 @@ class NVIBBottleneck(Bottleneck):
         return latent.sample(self.kappa, self.method, generator)
 
     def prior(
-        self, lengths: Int[Tensor, " batch"], generator: torch.Generator | None = None, *, delta: float | None = None
+        self,
+        lengths: Int[Tensor, " batch"],
+        generator: torch.Generator | None = None,
+        *,
+        delta: float | None = None,
+        vectors: Int[Tensor, " batch"] | None = None,
     ) -> ImpulseMixture:
         prior = self.nvib.prior
         if delta is not None:
             prior = replace(prior, delta=torch.full_like(prior.delta, delta))
-        return prior.sample(lengths, kappa=self.kappa, method=self.method, generator=generator)
+        return prior.sample(lengths, vectors=vectors, kappa=self.kappa, method=self.method, generator=generator)
 
     def kl(self, latent: Posterior) -> KL:
         return latent.kl(self.form, kappa=self.kappa)
@@ -327,14 +371,15 @@ class NVIBBottleneck(Bottleneck):
     def mean_sigma(self, latent: Posterior) -> Float[Tensor, ""]:
         return latent.log_sigma.detach()[latent.mask & (latent.alpha > 0)].exp().mean()
 
-    def component_of_token(self, hidden: Hidden, mask: TokenMask) -> Int[Tensor, "batch n"]:
-        return self.nvib.component_of_token(hidden, mask)
+    def component_of_token(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> Int[Tensor, "batch n"]:
+        return self.nvib.component_of_token(hidden, mask, **cuts)
 
     def vectors_of_tokens(self, hidden: Hidden, mask: TokenMask) -> Float[Tensor, "batch n"]:
         alpha = self.nvib.pseudo_counts(hidden, mask)
         if self.can_drop:
             return (alpha > 0).float()
-        return (alpha / self.nvib.per_vector).clamp(max=1.0).float()  # the part of a shared vector that a token fills
+        share = self.nvib.keep_share / self.nvib.delta
+        return (alpha * share).clamp(max=1.0).float()  # the part of a shared vector that a token fills
 
 
 BOTTLENECKS: dict[str, type[Bottleneck]] = {

@@ -106,6 +106,13 @@ class DecoderLayer(nn.Module):
     def forward(
         self, x: Float[Tensor, "batch n size"], memory: Mixture | Projected, cache: Cache | None
     ) -> Float[Tensor, "batch n size"]:
-        x = x + self.dropout(self.attention(self.norms[0](x), causal=True, cache=cache))
+        return self.read(self.recall(x, cache), memory)
+
+    def recall(self, x: Float[Tensor, "batch n size"], cache: Cache | None = None) -> Float[Tensor, "batch n size"]:
+        """Attend to what was written, which does not depend on the latent."""
+        return x + self.dropout(self.attention(self.norms[0](x), causal=True, cache=cache))
+
+    def read(self, x: Float[Tensor, "batch n size"], memory: Mixture | Projected) -> Float[Tensor, "batch n size"]:
+        """Attend to the latent, each position for itself."""
         x = x + self.dropout(self.cross_attention(self.norms[1](x), memory))
         return x + self.dropout(self.feed_forward(self.norms[2](x)))
