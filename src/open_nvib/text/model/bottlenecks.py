@@ -193,7 +193,12 @@ class Bottleneck(nn.Module):
 
 
 class ShareDraw:
-    """Draws the share of vectors of each text in training, and half of the time the place of its cuts."""
+    """Draws the share of vectors of each text in training, and half of the time the place of its cuts.
+
+    The distribution reaches beyond 1, where the share is 1: a vector for each token, without cuts, is not rare.
+    """
+
+    beyond = 1.25
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         self.distribution, self.smallest = config.shares, config.smallest_share
@@ -202,9 +207,11 @@ class ShareDraw:
         if self.distribution is None:
             return {}
         level, place = torch.rand(2, len(lengths), device=lengths.device)
-        uniform = self.distribution == "uniform"
-        share = self.smallest + (1 - self.smallest) * level if uniform else self.smallest ** (1 - level)
-        return {"share": share, "place": (2 * place - 1).clamp(min=0.0)}
+        if self.distribution == "uniform":
+            share = torch.lerp(torch.full_like(level, self.smallest), torch.full_like(level, self.beyond), level)
+        else:
+            share = self.smallest * (self.beyond / self.smallest) ** level
+        return {"share": share.clamp(max=1.0), "place": (2 * place - 1).clamp(min=0.0)}
 
 
 class PlainBottleneck(Bottleneck):
