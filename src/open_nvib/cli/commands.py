@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from open_nvib import text
 from open_nvib.cli.output import number, summarise_evaluation, token_table
@@ -77,7 +77,16 @@ def check(path: str) -> None:
     print(f"{path}: complete and undamaged")
 
 
-def reconstruct(run: str, *texts: str, device: str | None = None, file: str | None = None) -> None:
+def reconstruct(
+    run: str,
+    *texts: str,
+    device: str | None = None,
+    file: str | None = None,
+    vectors: int | None = None,
+    share: float | None = None,
+    needed: bool = False,
+    decided: bool = False,
+) -> None:
     """Send texts through the latent and back.
 
     Args:
@@ -85,14 +94,30 @@ def reconstruct(run: str, *texts: str, device: str | None = None, file: str | No
         texts: one or more texts, quoted
         device: such as cuda; the CPU if not given
         file: a file with a text on each line; - reads standard input
+        vectors: give each text this many vectors; for a model that takes any number, as the next three
+        share: give each text this many vectors for each token, above 0 and at most 1
+        needed: give each text the fewest vectors with which it comes back
+        decided: give each text a number that is decided in two looks
     """
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
-    for line in opened.reconstruct(_usable(opened, given, file)):
+    number = _number(vectors, share, needed=needed, decided=decided)
+    for line in opened.reconstruct(_usable(opened, given, file), **number):
         print(line)
 
 
-def encode(run: str, *, file: str, output: str, device: str | None = None, overwrite: bool = False) -> None:
+def encode(
+    run: str,
+    *,
+    file: str,
+    output: str,
+    device: str | None = None,
+    overwrite: bool = False,
+    vectors: int | None = None,
+    share: float | None = None,
+    needed: bool = False,
+    decided: bool = False,
+) -> None:
     """Write the latent of each line of a file: vectors, σ, weights, α.
 
     Args:
@@ -101,7 +126,12 @@ def encode(run: str, *, file: str, output: str, device: str | None = None, overw
         output: the file to write, which ends in .npz or .parquet
         device: such as cuda; the CPU if not given
         overwrite: replace a file at --output that this command did not write
+        vectors: give each text this many vectors; for a model that takes any number, as the next three
+        share: give each text this many vectors for each token, above 0 and at most 1
+        needed: give each text the fewest vectors with which it comes back
+        decided: give each text a number that is decided in two looks
     """
+    number = _number(vectors, share, needed=needed, decided=decided)
     given = _texts((), file)
     from open_nvib.text.using.latents import check_output, write_latents
 
@@ -109,7 +139,7 @@ def encode(run: str, *, file: str, output: str, device: str | None = None, overw
     opened = text.load_run(run, device=device)
     _usable(opened, given, file)
     ids, _ = opened.tokenize_usable(given)
-    print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite)}")
+    print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite, **number)}")
 
 
 def sample(
@@ -135,7 +165,18 @@ def sample(
         print(line)
 
 
-def interpolate(run: str, first: str, second: str, *, device: str | None = None, steps: int = 7) -> None:
+def interpolate(
+    run: str,
+    first: str,
+    second: str,
+    *,
+    device: str | None = None,
+    steps: int = 7,
+    vectors: int | None = None,
+    share: float | None = None,
+    needed: bool = False,
+    decided: bool = False,
+) -> None:
     """Write the texts on the path between two.
 
     Args:
@@ -144,8 +185,13 @@ def interpolate(run: str, first: str, second: str, *, device: str | None = None,
         second: the text at which it ends
         device: such as cuda; the CPU if not given
         steps: points on the path, both ends included
+        vectors: give each text this many vectors; for a model that takes any number, as the next three
+        share: give each text this many vectors for each token, above 0 and at most 1
+        needed: give each text the fewest vectors with which it comes back
+        decided: give each text a number that is decided in two looks
     """
-    for line in text.load_run(run, device=device).interpolate(first, second, steps=steps):
+    number = _number(vectors, share, needed=needed, decided=decided)
+    for line in text.load_run(run, device=device).interpolate(first, second, steps=steps, **number):
         print(line)
 
 
@@ -156,6 +202,10 @@ def inspect(
     file: str | None = None,
     json: bool = False,
     plot: str | None = None,
+    vectors: int | None = None,
+    share: float | None = None,
+    needed: bool = False,
+    decided: bool = False,
 ) -> None:
     """Show what the latent kept of each token.
 
@@ -166,10 +216,15 @@ def inspect(
         file: a file with a text on each line; - reads standard input
         json: print JSON, one object on each line
         plot: also draw a picture to this file (.png, .svg)
+        vectors: give each text this many vectors; for a model that takes any number, as the next three
+        share: give each text this many vectors for each token, above 0 and at most 1
+        needed: give each text the fewest vectors with which it comes back
+        decided: give each text a number that is decided in two looks
     """
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
-    reports = opened.inspect(_usable(opened, given, file))
+    number = _number(vectors, share, needed=needed, decided=decided)
+    reports = opened.inspect(_usable(opened, given, file), **number)
     for report in reports:
         print(dumps(asdict(report), ensure_ascii=False) if json else token_table(report))
     if plot:
@@ -332,6 +387,14 @@ NVIB = Group(
         "report": report,
     },
 )
+
+
+def _number(vectors: int | None, share: float | None, *, needed: bool, decided: bool) -> dict[str, Any]:
+    """How many vectors a text gets, as `Run.encode` takes it."""
+    options = {"--vectors": vectors is not None, "--share": share is not None, "--needed": needed, "--decided": decided}
+    if len(given := [name for name, is_given in options.items() if is_given]) > 1:
+        raise InputError(f"{' and '.join(given)} are given, expected one: each says how many vectors a text gets.")
+    return {"vectors": "needed" if needed else "decided" if decided else vectors, "share": share}
 
 
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:

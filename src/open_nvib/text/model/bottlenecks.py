@@ -383,7 +383,7 @@ class NVIBBottleneck(Bottleneck):
 
     def vectors_of_tokens(self, hidden: Hidden, mask: TokenMask) -> Float[Tensor, "batch n"]:
         alpha = self.nvib.pseudo_counts(hidden, mask)
-        if self.can_drop:
+        if self.nvib.keep_share is None:
             return (alpha > 0).float()
         share = self.nvib.keep_share / self.nvib.delta
         return (alpha * share).clamp(max=1.0).float()  # the part of a shared vector that a token fills

@@ -21,6 +21,7 @@ BATCH = 256
 LOSS_PARTS = ("cross_entropy", "kl_gaussian", "kl_dirichlet", "kept", "alpha0", "sigma")
 """Entries of `AutoencoderOutput` that are logged and measured."""
 
+NO_CUTS: Mapping[str, Tensor] = {}
 Texts = Sequence[Sequence[int]]
 """Token ids of texts, without special tokens."""
 
@@ -76,21 +77,27 @@ def in_batches(
             bar.update(len(chosen))
 
 
-def encode_batches(model: TextAutoencoder, texts: Texts) -> Iterator[tuple[list[int], Latent]]:
-    """Iterate over the latents of texts as (indices, latent), in batches of similar length, the longest first."""
+def encode_batches(
+    model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS
+) -> Iterator[tuple[list[int], Latent]]:
+    """Iterate over the latents of texts as (indices, latent), in batches of similar length, the longest first.
+
+    `cuts` say how many vectors each text gets and where it is cut: share, vectors or place of `NVIB`, by name.
+    """
     for indices, batch in in_batches(texts, BATCH, (lambda text: -len(text)) if len(texts) > BATCH else None):
         inputs = make_batch(model, batch)
+        chosen = {name: values[indices] for name, values in cuts.items()}
         with torch.no_grad():
-            latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"])
+            latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"], **chosen)
         yield indices, latent
 
 
 @torch.no_grad()
-def encode(model: TextAutoencoder, texts: Texts) -> Latent:
+def encode(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS) -> Latent:
     """Return the latents of texts as one batch, with little more memory than it takes."""
     whole: Any = None
     widest: Any = None
-    for indices, latent in encode_batches(model, texts):
+    for indices, latent in encode_batches(model, texts, cuts):
         if whole is None:  # the longest texts come first
             whole, widest = latent.map_rows(lambda x: x.new_zeros(len(texts), *x.shape[1:])), latent[:1]
         padded = type(widest).cat([widest, latent])[1:]
@@ -126,7 +133,13 @@ def decode(
 
 
 def reconstruct_ids(
-    model: TextAutoencoder, texts: Texts, *, other_latents: bool = False, progress: str | None = None, **generation: Any
+    model: TextAutoencoder,
+    texts: Texts,
+    *,
+    cuts: Mapping[str, Tensor] = NO_CUTS,
+    other_latents: bool = False,
+    progress: str | None = None,
+    **generation: Any,
 ) -> list[list[int]]:
     """Decode the mean of the latent of each text, up to twice the length of the text.
 
@@ -134,7 +147,7 @@ def reconstruct_ids(
     """
     decoded: list[list[int]] = [[] for _ in texts]
     for indices, batch in in_batches(texts, BATCH, len, progress):
-        latent = encode(model, batch)
+        latent = encode(model, batch, {name: values[indices] for name, values in cuts.items()})
         mixture = latent.mean()
         if other_latents:
             mixture = mixture[[*range(1, len(batch)), 0]]

@@ -15,6 +15,7 @@ from open_nvib.store.files import InputError
 from open_nvib.text.drawing import BLUE, INK, MUTED, ORANGE, save_figure
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import Bottleneck, Latent
+from open_nvib.text.model.decoding import NO_CUTS
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,11 @@ def inspect_latent(
     hidden: Float[Tensor, "1 n size"],
     mask: Bool[Tensor, "1 n"],
     tokens: Sequence[str],
+    cuts: Mapping[str, Tensor] = NO_CUTS,
 ) -> LatentReport:
     """Encode the hidden states of one text and report on each of its tokens."""
-    latent = bottleneck(hidden, mask)
-    components = bottleneck.component_of_token(hidden, mask)[0].tolist()
+    latent = bottleneck(hidden, mask, **cuts)
+    components = bottleneck.component_of_token(hidden, mask, **cuts)[0].tolist()
     kept = bottleneck.kept_vectors(latent)[0].nonzero().flatten().tolist()
     first_tokens = _first_tokens(kept, components)
     sigma = None if latent.log_sigma is None else latent.log_sigma.exp().mean(-1)

@@ -15,6 +15,7 @@ import torch
 
 from open_nvib.store.files import PARTIAL, InputError, obstacle_to_writing
 from open_nvib.text.model.decoding import encode_batches
+from open_nvib.text.using.number import Share, Vectors
 from open_nvib.text.using.run import Run
 
 FORMAT = "open_nvib latents, 1"
@@ -24,12 +25,20 @@ TEXTS_AT_ONCE = 4096
 MOST_BYTES_OF_TEXT = 2**30
 """In a .npz."""
 
-Vectors = dict[str, np.ndarray]
+Arrays = dict[str, np.ndarray]
 """By name: mu and sigma (vectors, p), weight and alpha (vectors). A model without σ or α has none."""
+Encoded = Iterator[tuple[list[int], list[Arrays]]]
 
 
 def write_latents(
-    run: Run, ids: Mapping[int, Sequence[int]], texts: Sequence[str], path: str | Path, *, overwrite: bool = False
+    run: Run,
+    ids: Mapping[int, Sequence[int]],
+    texts: Sequence[str],
+    path: str | Path,
+    *,
+    overwrite: bool = False,
+    vectors: Vectors | None = None,
+    share: Share | None = None,
 ) -> Path:
     """Encode texts and write their latents to `path`, all of it or nothing.
 
@@ -39,13 +48,15 @@ def write_latents(
         texts: all texts.
         path: ends in .npz or .parquet.
         overwrite: replace a file that is not of this function.
+        vectors: how many vectors a text gets, as in `Run.encode`.
+        share: likewise.
     """
     path = Path(path).expanduser()
     check_output(path, overwrite=overwrite)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     write = _write_npz if path.suffix == ".npz" else _write_parquet
     try:
-        write(run, ids, texts, partial)
+        write(_encode(run, ids, {"vectors": vectors, "share": share}), ids, texts, partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -76,14 +87,15 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _encode(run: Run, ids: Mapping[int, Sequence[int]]) -> Iterator[tuple[list[int], list[Vectors]]]:
-    """Iterate over (indices, vectors of each text), in the order of the texts."""
-    numbers = list(ids)
+def _encode(run: Run, ids: Mapping[int, Sequence[int]], number: dict[str, Any]) -> Encoded:
+    """Iterate over (indices, vectors of each text), in the order of the texts; `number` is that of `Run.cuts`."""
+    order = list(ids)
     bottleneck = run.model.encoder.bottleneck
-    for first in range(0, len(numbers), TEXTS_AT_ONCE):
-        chosen = numbers[first : first + TEXTS_AT_ONCE]
-        rows: list[Vectors] = [{} for _ in chosen]
-        for indices, latent in encode_batches(run.model, [ids[number] for number in chosen]):
+    for first in range(0, len(order), TEXTS_AT_ONCE):
+        chosen = order[first : first + TEXTS_AT_ONCE]
+        rows: list[Arrays] = [{} for _ in chosen]
+        texts = [ids[index] for index in chosen]
+        for indices, latent in encode_batches(run.model, texts, run.cuts(texts, **number)):
             kept = bottleneck.kept_vectors(latent)
             sigma = None if latent.log_sigma is None else latent.log_sigma.exp()
             columns = {"mu": latent.mu, "sigma": sigma, "weight": bottleneck.weights(latent), "alpha": latent.alpha}
@@ -96,14 +108,14 @@ def _encode(run: Run, ids: Mapping[int, Sequence[int]]) -> Iterator[tuple[list[i
         yield chosen, rows
 
 
-def _write_npz(run: Run, ids: Mapping[int, Sequence[int]], texts: Sequence[str], path: Path) -> None:
+def _write_npz(encoded: Encoded, ids: Mapping[int, Sequence[int]], texts: Sequence[str], path: Path) -> None:
     longest = max(ids, key=lambda index: len(texts[index]))
     if 4 * len(ids) * len(texts[longest]) > MOST_BYTES_OF_TEXT:  # NumPy gives every text the room of the longest
         raise InputError(
             f"line {longest + 1} has {len(texts[longest]):,} characters, expected at most "
             f"{MOST_BYTES_OF_TEXT // (4 * len(ids)):,} in a .npz of {len(ids):,} texts. Write .parquet instead."
         )
-    rows = [vectors for _, found in _encode(run, ids) for vectors in found]
+    rows = [vectors for _, found in encoded for vectors in found]
     offsets = np.cumsum([0, *(len(vectors["mu"]) for vectors in rows)])
     arrays: dict[str, Any] = {name: np.concatenate([vectors.pop(name) for vectors in rows]) for name in list(rows[0])}
     with path.open("wb") as stream:
@@ -118,13 +130,13 @@ def _write_npz(run: Run, ids: Mapping[int, Sequence[int]], texts: Sequence[str],
         )
 
 
-def _write_parquet(run: Run, ids: Mapping[int, Sequence[int]], texts: Sequence[str], path: Path) -> None:
+def _write_parquet(encoded: Encoded, ids: Mapping[int, Sequence[int]], texts: Sequence[str], path: Path) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     writer = None
     try:
-        for chosen, rows in _encode(run, ids):
+        for chosen, rows in encoded:
             columns: dict[str, Any] = {
                 "line": pa.array([index + 1 for index in chosen], pa.int64()),
                 "text": pa.array([texts[index] for index in chosen], pa.string()),

@@ -6,9 +6,9 @@ several places of the cuts; a text that comes back is done. A try looks first at
 before, which ends most of them, and only then at the whole text.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -17,22 +17,32 @@ from torch import Tensor
 
 from open_nvib._records import BatchRecord, unchecked, values_of
 from open_nvib.attention import Projected
-from open_nvib.store.files import InputError
+from open_nvib.process import MAX_JOINED_REMAINDER
+from open_nvib.store.files import InputError, in_one_line
+from open_nvib.store.settings import MOST
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
 from open_nvib.text.model.decoding import BATCH, Texts, in_batches, make_batch
 
 PLACES = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Places of the cuts that are tried: the part of the first vector that is left out."""
-LOOKS = (1, 3, 8)
+TWO_LOOKS = (0.25, 0.35, 0.6)
+"""Shares of `decide_number`, chosen on validation data: two that are looked at, and one for all other texts."""
+LOOKS = (1, 4)
 """Tokens that a try looks at, those first that were wrong most often, before it looks at the whole text."""
+
+
+Vectors = int | Sequence[int] | Tensor | Literal["needed", "decided"]
+"""How many vectors texts get: a number for all or one for each, or who finds out: `find_needed`, `decide_number`."""
+Share = float | Sequence[float] | Tensor
+"""Vectors for each token, a number for all texts or one for each."""
 
 
 @dataclass(frozen=True, eq=False)
 class Needed(BatchRecord):
-    """What `find_needed` found for each text.
+    """What `find_needed` or `decide_number` found for each text.
 
     Args:
-        vectors: the fewest vectors with which it comes back, or all that it can have if it never does.
+        vectors: the number of vectors; with `find_needed`, all that the text can have if it never comes back.
         place: the place of its cuts.
         comes_back: whether it comes back.
         wrong: its tokens that are wrong then, given those before them, of at most as many as may be.
@@ -51,7 +61,6 @@ class Needed(BatchRecord):
         return {"vectors": self.vectors, "place": self.place}
 
 
-@torch.no_grad()
 def find_needed(
     model: TextAutoencoder,
     texts: Texts,
@@ -63,27 +72,95 @@ def find_needed(
 ) -> Needed:
     """Find the fewest vectors with which each text comes back, over numbers and places of the cuts.
 
-    All numbers up to 16 are tried, then every second, third, … : each is at most an eighth above the one before.
+    Numbers begin at the smallest share that the model was trained for. All up to 16 are tried; above, each is at most
+    an eighth larger than the one before.
 
     Args:
         model: an autoencoder that takes any number of vectors (`bottleneck.any_number`).
         texts: token ids of texts.
-        max_wrong: tokens that may be wrong. With more than 0, a wrong token can lead greedy decoding astray after it.
-        max_nats: instead, the largest cross-entropy per token, in nats; a text then comes back only in part.
+        max_wrong: tokens that may be wrong, given those before them. After a wrong one greedy decoding may go astray.
+        max_nats: the largest cross-entropy per token, in nats, instead.
         places: places of the cuts that are tried with each number.
         progress: the name of a bar that a terminal shows.
     """
+    smallest = model.config.smallest_share if model.config.shares else 0.0
+
+    def search(tries: Tries) -> Needed:
+        lengths = tries.mask.sum(-1)
+        fewest = vectors_at(smallest, lengths)
+        # a number that a text does not take is one that it cannot have
+        numbers = (torch.where(fewest <= m, m, lengths + 1) for m in numbers_to_try(int(lengths.max())))
+        return _search(tries, numbers, lengths, places=places, max_wrong=max_wrong, max_nats=max_nats)
+
+    return _in_batches(model, texts, search, progress)
+
+
+def decide_number(
+    model: TextAutoencoder, texts: Texts, *, shares: Sequence[float] = TWO_LOOKS, progress: str | None = None
+) -> Needed:
+    """Decide the number of vectors of each text in few looks: the first of `shares` with which it comes back.
+
+    The last share is not looked at. It is for texts that come back with none of the others, and whether they do with
+    this one is not known: `comes_back` is False. Two looks cost about as much as the greedy decoding of the texts.
+    """
+
+    def search(tries: Tries) -> Needed:
+        *tried, otherwise = (vectors_at(share, tries.mask.sum(-1)) for share in shares)
+        return _search(tries, tried, otherwise, places=PLACES[:1])
+
+    return _in_batches(model, texts, search, progress)
+
+
+def choose_cuts(
+    model: TextAutoencoder, texts: Texts, *, vectors: Vectors | None = None, share: Share | None = None
+) -> dict[str, Tensor]:
+    """Return how the encoder cuts each text, for a number or a share; nothing if neither is given."""
+    if (vectors is None and share is None) or not texts:
+        return {}
+    if vectors is not None and share is not None:
+        raise InputError(f"vectors is {vectors} and share is {share}, expected one of the two.")
+    if isinstance(vectors, str) and vectors in ("needed", "decided"):
+        return (find_needed if vectors == "needed" else decide_number)(model, texts).cuts
+    check_any_number(model)
+    name, given = ("share", share) if vectors is None else ("vectors", vectors)
+    expected = "0 to 1, above 0" if name == "share" else "whole numbers above 0, 'needed' or 'decided'"
+    try:
+        values = torch.as_tensor(given, device=model.device)
+        good = not (name == "vectors" and values.is_floating_point()) and values.dtype != torch.bool
+        good = good and bool(((values > 0) & (values <= (1 if name == "share" else MOST))).all())
+    except (TypeError, ValueError, RuntimeError):
+        good, values = False, torch.empty(0)
+    if not good:
+        raise InputError(f"{name} is {in_one_line(repr(given))[:60]}, expected {expected}.")
+    if values.ndim and values.shape != (len(texts),):
+        raise InputError(f"{name} has {values.numel()} numbers, expected one, or one for each of {len(texts)} texts.")
+    return {name: values.expand(len(texts))}
+
+
+def check_any_number(model: TextAutoencoder) -> None:
+    """Raise an InputError if nobody can say how many vectors a text gets."""
     if not model.encoder.bottleneck.any_number:
         raise InputError(
             "this model has a fixed number of vectors, expected one that takes any: an nvae with keep_share or a vts "
             "with stride_pooling, best trained with --loss.shares log_uniform."
         )
-    at = torch.tensor(places, device=model.device)
+
+
+def vectors_at(share: float, lengths: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+    """Count the vectors of texts at a share, as the prior counts them (`ConditionalBDP.vectors`)."""
+    return (lengths * share - MAX_JOINED_REMAINDER).ceil().long().clamp(min=1).minimum(lengths)
+
+
+@torch.no_grad()
+def _in_batches(
+    model: TextAutoencoder, texts: Texts, search: Callable[["Tries"], Needed], progress: str | None
+) -> Needed:
+    check_any_number(model)
     order: list[int] = []
     parts: list[Needed] = []
-    for indices, batch in in_batches(texts, BATCH, len, progress):
+    for indices, batch in in_batches(texts, 4 * BATCH, len, progress):
         order += indices
-        parts.append(_search(Tries(model, batch), at, max_wrong=max_wrong, max_nats=max_nats))
+        parts.append(search(Tries(model, batch)))
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in values_of(parts[0])}
     return unchecked(Needed, **joined)[torch.tensor(order).argsort()]
 
@@ -125,35 +202,38 @@ class Tries:
 
 
 def _search(
-    tries: Tries, places: Float[Tensor, " places"], *, max_wrong: int = 0, max_nats: float | None = None
+    tries: Tries,
+    numbers: Iterable[Int[Tensor, " batch"]],
+    otherwise: Int[Tensor, " batch"],
+    *,
+    places: Sequence[float],
+    max_wrong: int = 0,
+    max_nats: float | None = None,
 ) -> Needed:
+    """Try `numbers` for each text, each with all places, until it comes back; `otherwise` is for those that do not."""
     labels, lengths = tries.labels, tries.mask.sum(-1)
-    done, place = torch.zeros_like(lengths, dtype=torch.bool), places[0].repeat(len(lengths))
-    vectors, wrong, tried = lengths.clone(), torch.zeros_like(lengths), torch.zeros_like(lengths)
+    vectors, wrong, tried = otherwise.clone(), torch.zeros_like(lengths), torch.zeros_like(lengths)
+    done, place = torch.zeros_like(tries.mask[:, 0]), tries.hidden.new_full(lengths.shape, places[0])
     times_wrong = torch.where(labels == IGNORED, -1, torch.zeros_like(labels))
     looks = [*LOOKS, labels.shape[1]] if max_nats is None else [labels.shape[1]]
-    for number in numbers_to_try(int(lengths.max())):
-        texts = (~done & (lengths >= number)).nonzero().flatten()
-        cuts = places if number > 1 else places[:1]  # one vector has no cut
-        rows, at = texts.repeat_interleave(len(cuts)), cuts.repeat(len(texts))
-        tried[texts] += len(cuts)
-        latents = tries.latents(rows, vectors=number, place=at)
-        order, found = times_wrong[rows].argsort(descending=True, stable=True), torch.zeros_like(rows)
-        first = 0
+    for number, at in ((number, at) for number in numbers for at in places):
+        possible = (number <= lengths) & ((number > 1) | (at == places[0]))  # one vector has no cut to move
+        rows = (possible & ~done).nonzero().flatten()
+        if not len(rows):
+            continue
+        tried[rows] += 1
+        latents = tries.latents(rows, vectors=number[rows], place=at)
+        order, found, first = times_wrong[rows].argsort(descending=True, stable=True), torch.zeros_like(rows), 0
         for last in looks:
-            if not len(rows):
-                break
             positions = order[:, first:last]
             logits, right = tries.look(rows, latents, positions)
             missed = (logits.argmax(-1) != right) & (right != IGNORED)
             times_wrong.index_put_((rows.unsqueeze(-1), positions), missed.long(), accumulate=True)
             found = found + missed.sum(-1)
             good = found <= max_wrong if max_nats is None else _nats(logits, right) <= max_nats
-            rows, at, order, found = rows[good], at[good], order[good], found[good]
-            latents, first = [latent[good] for latent in latents], last
-        first_place = rows.flip(0), at.flip(0), found.flip(0)  # of those with which a text comes back: it is set last
-        vectors[rows], done[rows] = number, True
-        place[first_place[0]], wrong[first_place[0]] = first_place[1:]
+            rows, order, found, first = rows[good], order[good], found[good], last
+            latents = [latent[good] for latent in latents]
+        vectors[rows], place[rows], done[rows], wrong[rows] = number[rows], at, True, found
     return unchecked(Needed, vectors=vectors, place=place, comes_back=done, wrong=wrong, tries=tried)
 
 

@@ -1,6 +1,6 @@
 """A trained model with all that belongs to it, loaded in one call: encode, decode, reconstruct, sample, interpolate."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,8 +43,18 @@ from open_nvib.store.settings import TrainConfig, check_number
 from open_nvib.text.data.tokenizer import open_tokenizer
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
-from open_nvib.text.model.decoding import BATCH, decode, encode, encode_batches, in_batches, make_batch, reconstruct_ids
+from open_nvib.text.model.decoding import (
+    BATCH,
+    NO_CUTS,
+    decode,
+    encode,
+    encode_batches,
+    in_batches,
+    make_batch,
+    reconstruct_ids,
+)
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
+from open_nvib.text.using.number import Needed, Share, Vectors, choose_cuts, find_needed
 
 MODEL_CONFIG = "config.json"
 TEXTS_AT_ONCE = 4096
@@ -138,22 +148,55 @@ class Run:
         """Return the texts as the tokenizer gives them back, as a perfect reconstruction would."""
         return self.tokenizer.batch_decode(self.tokenize(texts))
 
-    def encode(self, texts: str | Sequence[str]) -> Latent:
+    def encode(
+        self, texts: str | Sequence[str], *, vectors: Vectors | None = None, share: Share | None = None
+    ) -> Latent:
         """Return the latents of texts as one batch: look at it, prune it, mix it, decode it.
 
         The batch is as wide as its longest text; `encode_batches` takes less memory for many texts.
+
+        Args:
+            texts: one or more.
+            vectors: how many vectors a text gets, for a model that takes any number: a number for all texts or one for
+                each; "needed", the fewest with which it comes back (`find_needed`); or "decided" in two looks
+                (`decide_number`). As in training if neither this nor `share` is given.
+            share: vectors for each token instead, above 0 and at most 1.
         """
-        return self.encode_ids(self.tokenize(texts))
+        return self.encode_ids(self.tokenize(texts), vectors=vectors, share=share)
 
-    def encode_batches(self, texts: str | Sequence[str]) -> Iterator[tuple[list[int], Latent]]:
+    def encode_batches(
+        self, texts: str | Sequence[str], *, vectors: Vectors | None = None, share: Share | None = None
+    ) -> Iterator[tuple[list[int], Latent]]:
         """Iterate over the latents of any number of texts as (indices, latent), in batches of similar length."""
-        return encode_batches(self.model, self.tokenize(texts))
+        ids = self.tokenize(texts)
+        return encode_batches(self.model, ids, self.cuts(ids, vectors=vectors, share=share))
 
-    def encode_ids(self, ids: Sequence[Sequence[int]]) -> Latent:
+    def encode_ids(
+        self, ids: Sequence[Sequence[int]], *, vectors: Vectors | None = None, share: Share | None = None
+    ) -> Latent:
         """Return the latents of texts that are tokenised already."""
         if not ids:
             raise InputError("no texts to encode, expected at least one.")
-        return encode(self.model, ids)
+        return encode(self.model, ids, self.cuts(ids, vectors=vectors, share=share))
+
+    def cuts(
+        self, ids: Sequence[Sequence[int]], *, vectors: Vectors | None = None, share: Share | None = None
+    ) -> dict[str, Tensor]:
+        """Return the number of vectors of each text, and the place of its cuts, as the encoder takes them."""
+        return choose_cuts(self.model, ids, vectors=vectors, share=share)
+
+    def find_needed(
+        self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, max_wrong: int = 0, max_nats: float | None = None
+    ) -> Needed:
+        """Find the fewest vectors with which each text comes back, and whether it does: see `find_needed`.
+
+        Texts can be given as token ids. `max_wrong` tokens may be wrong, or else there may be `max_nats` for each.
+        """
+        as_text = isinstance(texts, str) or not texts or isinstance(texts[0], str)
+        ids: Any = self.tokenize(texts) if as_text else texts  # pyright: ignore[reportArgumentType]
+        if not ids:
+            raise InputError("no texts to encode, expected at least one.")
+        return find_needed(self.model, ids, max_wrong=max_wrong, max_nats=max_nats)
 
     def decode(self, mixture: Mixture, limits: Sequence[int] | Tensor | None = None, **generation: Any) -> list[str]:
         """Decode each mixture, such as `latent.mean()`, until the end of the text or its limit in tokens.
@@ -165,9 +208,18 @@ class Run:
             limits = [self.longest if self.lengths is None else 2 * (len(self.lengths) - 1)] * len(mixture)
         return self.tokenizer.batch_decode(decode(self.model, mixture, torch.as_tensor(limits), **generation))
 
-    def reconstruct(self, texts: str | Sequence[str], **generation: Any) -> list[str]:
-        """Decode the mean of the latent of each text, up to twice its length."""
-        return self.tokenizer.batch_decode(reconstruct_ids(self.model, self.tokenize(texts), **generation))
+    def reconstruct(
+        self,
+        texts: str | Sequence[str],
+        *,
+        vectors: Vectors | None = None,
+        share: Share | None = None,
+        **generation: Any,
+    ) -> list[str]:
+        """Decode the mean of the latent of each text, up to twice its length; `vectors` and `share` as in `encode`."""
+        ids = self.tokenize(texts)
+        cuts = self.cuts(ids, vectors=vectors, share=share)
+        return self.tokenizer.batch_decode(reconstruct_ids(self.model, ids, cuts=cuts, **generation))
 
     def sample(
         self, count: int, *, seed: int = 0, length: int | None = None, delta: float | None = None, **generation: Any
@@ -213,37 +265,67 @@ class Run:
                 samples[index] = ids
         return samples
 
-    def interpolate(self, first: str, second: str, *, steps: int = 7, **generation: Any) -> list[str]:
+    def interpolate(
+        self,
+        first: str,
+        second: str,
+        *,
+        steps: int = 7,
+        vectors: Vectors | None = None,
+        share: Share | None = None,
+        **generation: Any,
+    ) -> list[str]:
         """Decode `steps` points on the path from one text to the other, both ends included."""
         if steps < 2:
             raise InputError(f"steps is {steps}, expected at least 2: both ends.")
-        return [self.between(first, second, step / (steps - 1), **generation) for step in range(steps)]
+        number = {"vectors": vectors, "share": share}
+        weights = [step / (steps - 1) for step in range(steps)]
+        return [self.between(first, second, weight, **number, **generation) for weight in weights]
 
-    def between(self, first: str, second: str, weight: float, **generation: Any) -> str:
-        """Decode one point of that path: at 0 the first text, at 1 the second."""
+    def between(
+        self,
+        first: str,
+        second: str,
+        weight: float,
+        *,
+        vectors: Vectors | None = None,
+        share: Share | None = None,
+        **generation: Any,
+    ) -> str:
+        """Decode one point of that path: at 0 the first text, at 1 the second; `vectors` and `share` as in `encode`."""
         if not 0 <= weight <= 1:
             raise InputError(f"weight is {weight}, expected 0 to 1.")
-        latent = self.encode([first, second])
+        latent = self.encode([first, second], vectors=vectors, share=share)
         mixture = latent[0].mix(latent[1], weight)  # pyright: ignore[reportArgumentType]
         return self.decode(mixture, [2 * int(latent.lengths.max())], **generation)[0]
 
-    def inspect(self, texts: str | Sequence[str]) -> list[TextReport]:
-        """Report on each token of each text: its pseudo-count, its share of the weight, and the KL of its vector."""
+    def inspect(
+        self, texts: str | Sequence[str], *, vectors: Vectors | None = None, share: Share | None = None
+    ) -> list[TextReport]:
+        """Report on each token of each text: its pseudo-count, its share of the weight, and the KL of its vector.
+
+        `vectors` and `share` as in `encode`.
+        """
         texts, reports = _as_texts(texts), []
-        for text, ids in zip(texts, self.tokenize(texts), strict=True):
-            found = self.inspect_ids(ids)
+        all_ids = self.tokenize(texts)
+        cuts = self.cuts(all_ids, vectors=vectors, share=share)
+        for index, (text, ids) in enumerate(zip(texts, all_ids, strict=True)):
+            found = self.inspect_ids(ids, {name: values[index : index + 1] for name, values in cuts.items()})
             (decoded,) = self.decode(found.latent.mean(), 2 * found.latent.lengths)
             reports.append(TextReport(text, decoded, found.tokens, found.prior_weight))
         return reports
 
     @torch.no_grad()
-    def inspect_ids(self, ids: Sequence[int]) -> LatentReport:
-        """Return the latent of one text that is tokenised already, with a report on each of its tokens."""
+    def inspect_ids(self, ids: Sequence[int], cuts: Mapping[str, Tensor] = NO_CUTS) -> LatentReport:
+        """Return the latent of one text that is tokenised already, with a report on each of its tokens.
+
+        `cuts` are those of `Run.cuts` for this text.
+        """
         inputs = make_batch(self.model, [ids])
         mask = inputs["attention_mask"].bool()
         encoder = self.model.encoder
         tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
-        return inspect_latent(encoder.bottleneck, encoder.hidden_states(inputs["input_ids"], mask), mask, tokens)
+        return inspect_latent(encoder.bottleneck, encoder.hidden_states(inputs["input_ids"], mask), mask, tokens, cuts)
 
     # Publishing
 
