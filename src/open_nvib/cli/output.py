@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from open_nvib.store.evaluations import Evaluation, Generation, Reconstruction
+from open_nvib.store.evaluations import Evaluation, Generation, NumberOfVectors, Reconstruction
 
 if TYPE_CHECKING:  # it imports torch, and --help does not wait for that
     from open_nvib.text import TextReport
@@ -37,6 +37,8 @@ def summarise_evaluation(found: Evaluation) -> str:
     lines = []
     for partition, reconstruction in (found.reconstruction or {}).items():
         lines += _reconstruction(reconstruction, f"{partition}, {found.settings.split}")
+    for partition, number_found in (found.number or {}).items():
+        lines += _number_of_vectors(number_found, f"{partition}, {found.settings.split}")
     if found.generation:
         lines += _generation(found.generation, by_copying=found.settings.scorer == "autoencoder")
     if latent := found.latent:
@@ -58,6 +60,22 @@ def _reconstruction(found: Reconstruction, where: str) -> list[str]:
         f"{number(found.perplexity, '.3f')}, exact {number(found.exact, '.1%')}, kept {number(found.kept, '.1%')} of "
         f"the vectors",
         f"  {found.signature}",
+    ]
+
+
+def _number_of_vectors(found: NumberOfVectors, where: str) -> list[str]:
+    rows = [(f"share {each.share:g}", each) for each in found.shares]
+    rows += [("as many as needed", found.needed), ("decided in two looks", found.decided)]
+    table = [
+        f"  {name:<22}{row.kept:>8.1%}{number(row.bleu, '.2f'):>8}{number(row.exact, '.1%'):>8}" for name, row in rows
+    ]
+    sd, correlation = number(found.needed.sd, ".2f"), number(found.decided.correlation, ".2f")
+    return [
+        f"number of vectors, {found.sentences:,} sentences ({where}):",
+        f"  {'':<22}{'kept':>8}{'BLEU':>8}{'exact':>8}",
+        *table,
+        f"  among texts of one length, the number that is needed has a standard deviation of {sd}, and the decided one "
+        f"correlates with it by {correlation}",
     ]
 
 

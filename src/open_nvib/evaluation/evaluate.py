@@ -13,9 +13,18 @@ import open_nvib
 from open_nvib.evaluation.generation import draw_samples, measure_generation, measure_real_text
 from open_nvib.evaluation.interpolation import measure_interpolation
 from open_nvib.evaluation.latent import diagnose
+from open_nvib.evaluation.number import measure_number
 from open_nvib.evaluation.reconstruction import measure_reconstruction
 from open_nvib.evaluation.references import References, choose
-from open_nvib.store.evaluations import Evaluation, Generation, Interpolation, LatentDiagnosis, Reconstruction, merge
+from open_nvib.store.evaluations import (
+    Evaluation,
+    Generation,
+    Interpolation,
+    LatentDiagnosis,
+    NumberOfVectors,
+    Reconstruction,
+    merge,
+)
 from open_nvib.store.files import InputError, ResultCache, digest_of_file, obstacle_to_writing
 from open_nvib.store.runs import MODEL, WEIGHTS, RunMetrics, change_metrics, read_lengths, read_metrics
 from open_nvib.store.settings import EvaluateConfig, Part
@@ -23,6 +32,8 @@ from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.using.run import Run, load_run
 
 DIRECTORY, SCORERS = "evaluation", "scorers"
+SENTENCES_OF_OTHERS = 500
+"""Sentences of partitions that the model was not trained on for which numbers of vectors are tried: it takes long."""
 PACKAGES = ("torch", "transformers", "sacrebleu")
 
 
@@ -124,6 +135,7 @@ class _Evaluator:
             generation=self.generation() if "generation" in parts else None,
             latent=self.latent() if "latent" in parts else None,
             interpolation=self.interpolation() if "interpolation" in parts else None,
+            number=self.number() if "number" in parts else None,
         )
 
     @cached_property
@@ -147,13 +159,16 @@ class _Evaluator:
         for part, reason in reasons.items():
             if len(reasons) == len(set(self.settings.measure)):
                 raise InputError(f"{self.run.path}: nothing to measure, {part} is not possible: {reason}")
-            self.say(f"{self.run.path}: {part} is left out: {reason}")
+            if part != "number":  # which only some models have
+                self.say(f"{self.run.path}: {part} is left out: {reason}")
         return [part for part in self.settings.measure if part not in reasons]
 
     def _obstacle(self, part: Part) -> str | None:
         """Say why a part cannot be measured; None if it can."""
         if part in ("generation", "latent") and not self.run.model.encoder.bottleneck.has_prior:
             return "a plain Transformer has no prior. Measure reconstruction or interpolation."
+        if part == "number" and not self.run.model.encoder.bottleneck.any_number:
+            return "the model has a fixed number of vectors. Measure reconstruction."
         if part == "interpolation" and len(self.held_out) < 2:
             return f"it takes two sentences, and {self._where(self.partition)} has {len(self.held_out)}."
         return None
@@ -215,6 +230,28 @@ class _Evaluator:
                 return measure_reconstruction(self.run, choose(texts, settings.sentences, settings.seed))
 
             results[partition] = self.cache.run(f"reconstruction-{partition}", inputs, compute, Reconstruction)
+        return results
+
+    def number(self) -> dict[str, NumberOfVectors]:
+        """Measure several numbers of vectors, on the texts of `reconstruction`; on fewer of other partitions."""
+        settings, results = self.settings, {}
+        for partition, texts in {self.partition: self.held_out, **self.others}.items():
+            count = settings.sentences
+            if partition != self.partition:
+                count = min(count or SENTENCES_OF_OTHERS, SENTENCES_OF_OTHERS)
+            inputs = {
+                **self.model_inputs,
+                "recipe": self.prepared.recipe,
+                "partition": partition,
+                "split": settings.split,
+                "sentences": count,
+                "seed": settings.seed,
+            }
+
+            def compute(texts: list[list[int]] = texts, count: int = count) -> NumberOfVectors:
+                return measure_number(self.run, choose(texts, count, settings.seed))
+
+            results[partition] = self.cache.run(f"number-{partition}", inputs, compute, NumberOfVectors)
         return results
 
     def generation(self) -> Generation:

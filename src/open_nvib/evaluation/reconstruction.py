@@ -1,18 +1,20 @@
 """Reconstruction of unseen texts, the number of vectors kept for them, and the tokens that these are spent on."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from open_nvib.store.evaluations import Example, KeptAtLength, Reconstruction
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.decoding import (
     BATCH,
+    NO_CUTS,
     Texts,
-    encode,
+    encode_batches,
     evaluate_losses,
     in_batches,
     make_batch,
@@ -51,11 +53,10 @@ def measure_reconstruction(run: Run, texts: Texts) -> Reconstruction:
 
 
 @torch.no_grad()
-def vectors_kept(model: TextAutoencoder, texts: Texts) -> list[int]:
+def vectors_kept(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS) -> list[int]:
     """Count the vectors of each text's latent, without the prior's component."""
     kept = [0] * len(texts)
-    for indices, batch in in_batches(texts, BATCH, len):
-        latent = encode(model, batch)
+    for indices, latent in encode_batches(model, texts, cuts):
         numbers = (latent.kept.double() * latent.lengths).round().int().tolist()  # kept is a share of the tokens
         for index, number in zip(indices, numbers, strict=True):
             kept[index] = number

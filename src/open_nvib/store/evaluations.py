@@ -148,6 +148,79 @@ class Interpolation:
 
 
 @dataclass(frozen=True)
+class AtShare:
+    """One model at a fixed share of vectors.
+
+    Attributes:
+        kept: ν, the mean over texts of the vectors for each token.
+        cross_entropy: per token, in nats.
+        any_place: share of texts that come back with any of the places of the cuts that a search tries: what tries
+            alone do, without another number.
+    """
+
+    share: float
+    kept: float
+    bleu: float | None = None
+    exact: float | None = None
+    cross_entropy: float | None = None
+    any_place: float | None = None
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """One model with a number of vectors that is chosen for each text.
+
+    Attributes:
+        kept: ν, the mean over texts of the vectors for each token.
+        vectors: mean number.
+        exact: share of texts that greedy decoding returns token for token.
+        verified: share of texts that are known to come back without decoding them.
+        tries: mean number of tries.
+        sd: standard deviation of the number among texts of one length.
+        correlation: with the number that a text needs, among texts of one length.
+    """
+
+    kept: float
+    vectors: float
+    bleu: float | None = None
+    exact: float | None = None
+    verified: float | None = None
+    tries: float | None = None
+    sd: float | None = None
+    correlation: float | None = None
+    by_length: tuple[KeptAtLength, ...] = ()
+
+
+@dataclass(frozen=True)
+class NumberExample:
+    """A text, its tokens and the vectors that it needs."""
+
+    text: str
+    tokens: int
+    vectors: int
+
+
+@dataclass(frozen=True)
+class NumberOfVectors:
+    """One model with several numbers of vectors, on texts of one partition.
+
+    Attributes:
+        needed: as many as each text needs.
+        decided: as two looks decide.
+        agreement: correlation, among texts of one length, of what they need with some places of the cuts and with
+            others: how far the need is the text's own.
+        examples: pairs of one length, the text that needs fewest and the text that needs most.
+    """
+
+    sentences: int
+    shares: tuple[AtShare, ...]
+    needed: Chosen
+    decided: Chosen
+    agreement: float | None = None
+    examples: tuple[NumberExample, ...] = ()
+
+
+@dataclass(frozen=True)
 class Evaluation:
     """The results of one evaluation of a model, and what they were measured on. A part that was not measured is None.
 
@@ -157,6 +230,7 @@ class Evaluation:
         config: the configuration that the model was trained with.
         recipe: of the data.
         reconstruction: by partition; the one that the model was trained on comes first.
+        number: likewise.
     """
 
     settings: EvaluateConfig
@@ -169,6 +243,7 @@ class Evaluation:
     generation: Generation | None = field(default=None, metadata=OPTIONAL)
     latent: LatentDiagnosis | None = field(default=None, metadata=OPTIONAL)
     interpolation: Interpolation | None = field(default=None, metadata=OPTIONAL)
+    number: dict[str, NumberOfVectors] | None = field(default=None, metadata=OPTIONAL)
 
     @property
     def name(self) -> str:
@@ -190,6 +265,7 @@ DEPENDS: dict[Part, tuple[str, ...]] = {
     "reconstruction": ("sentences", "generalise", "seed"),
     "generation": ("samples", "scorer_steps", "seed"),
     "latent": ("latent_sentences", "importance_samples", "seed"),
+    "number": ("sentences", "generalise", "seed"),
     "interpolation": ("interpolations", "interpolation_steps", "scorer_steps", "seed"),
 }
 """Settings that the numbers of each part depend on, beside split and scorer, which name the evaluation."""

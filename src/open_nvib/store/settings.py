@@ -403,8 +403,8 @@ def _check_partition(name: str, bounds: Sequence[int]) -> None:
         )
 
 
-Part = Literal["reconstruction", "generation", "latent", "interpolation"]
-PARTS: tuple[Part, ...] = ("reconstruction", "generation", "latent", "interpolation")
+Part = Literal["reconstruction", "generation", "latent", "interpolation", "number"]
+PARTS: tuple[Part, ...] = ("reconstruction", "generation", "latent", "interpolation", "number")
 
 
 @dataclass(frozen=True)
@@ -413,7 +413,8 @@ class EvaluateConfig:
 
     Args:
         split: validation or test.
-        measure: which of reconstruction, generation, latent and interpolation.
+        measure: which of reconstruction, generation, latent, interpolation and number: the number of vectors of a model
+            that takes any.
         sentences: sentences of the split to reconstruct, chosen by the seed; 0 for all.
         generalise: partitions the model was not trained on to reconstruct, too; by default long, where the data has it.
         samples: texts to generate from the prior.

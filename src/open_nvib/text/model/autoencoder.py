@@ -1,5 +1,6 @@
 """TextAutoencoder: one encoder, one bottleneck, one decoder, as a Hugging Face model."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -195,6 +196,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         lambda_d: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
         num_texts_in_batch: int | None = None,
+        cuts: Mapping[str, PerText] | None = None,
         **kwargs: Any,
     ) -> AutoencoderOutput | LatentOutput:
         """Compute the loss of reconstructing `labels`, or the logits of `decoder_input_ids`, or the mean of the latent.
@@ -214,6 +216,8 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
                 Trainer gives; those of this batch if not given.
             num_texts_in_batch: divides the sum of the KL over texts: the texts of those batches. If not given, as many
                 as `num_items_in_batch` labels are at this batch's number of labels for each text.
+            cuts: how many vectors each text gets: share, vectors and place of `NVIB`, by name. If not given, training
+                draws them where the configuration says so.
         """
         memories = getattr(past_key_values, "memories", None)
         if input_ids is None and encoder_outputs is None and memories is None:
@@ -223,7 +227,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
                 raise ValueError("labels are given without input_ids, expected both: the loss is that of encoding too.")
             sample = self.training if sample is None else sample
             counts = num_items_in_batch, num_texts_in_batch
-            return self._loss(input_ids, attention_mask, labels, sample, lambda_g, lambda_d, *counts)
+            return self._loss(input_ids, attention_mask, labels, sample, cuts, lambda_g, lambda_d, *counts)
         if memories is None:
             latent = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
             if decoder_input_ids is None:
@@ -248,13 +252,15 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None,
         labels: Tensor,
         sample: bool,
+        cuts: Mapping[str, PerText] | None,
         lambda_g: float | None,
         lambda_d: float | None,
         items: Tensor | int | None,
         texts: Tensor | int | None,
     ) -> AutoencoderOutput:
         bottleneck = self.encoder.bottleneck
-        cuts = bottleneck.draw_cuts((labels != IGNORED).sum(-1) - 1) if sample else {}
+        if cuts is None:
+            cuts = bottleneck.draw_cuts((labels != IGNORED).sum(-1) - 1) if sample else {}
         latent = self.encoder.posterior(input_ids, attention_mask, **cuts)
         mixture = bottleneck.sample(latent) if sample else latent.mean()
         hidden = self.decoder(self.encoder.embedding(self.shift_right(labels)), self.decoder.project(mixture))

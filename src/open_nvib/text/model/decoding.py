@@ -157,13 +157,13 @@ def reconstruct_ids(
 
 
 @torch.no_grad()
-def evaluate_losses(model: TextAutoencoder, texts: Texts) -> dict[str, float]:
+def evaluate_losses(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS) -> dict[str, float]:
     """Measure the cross-entropy per token and the KL at the mean of the latent, averaged as the loss averages them."""
     tokens = texts_seen = 0
     sums: dict[str, float] = {}
-    for _, batch in in_batches(texts, BATCH, len):
+    for indices, batch in in_batches(texts, BATCH, len):
         inputs = make_batch(model, batch)
-        output = model(**inputs, sample=False)
+        output = model(**inputs, sample=False, cuts={name: values[indices] for name, values in cuts.items()})
         weight = {"cross_entropy": int((inputs["labels"] >= 0).sum())}
         tokens += weight["cross_entropy"]
         texts_seen += len(batch)

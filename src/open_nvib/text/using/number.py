@@ -96,7 +96,12 @@ def find_needed(
 
 
 def decide_number(
-    model: TextAutoencoder, texts: Texts, *, shares: Sequence[float] = TWO_LOOKS, progress: str | None = None
+    model: TextAutoencoder,
+    texts: Texts,
+    *,
+    shares: Sequence[float] = TWO_LOOKS,
+    places: Sequence[float] = PLACES[:1],
+    progress: str | None = None,
 ) -> Needed:
     """Decide the number of vectors of each text in few looks: the first of `shares` with which it comes back.
 
@@ -106,7 +111,7 @@ def decide_number(
 
     def search(tries: Tries) -> Needed:
         *tried, otherwise = (vectors_at(share, tries.mask.sum(-1)) for share in shares)
-        return _search(tries, tried, otherwise, places=PLACES[:1])
+        return _search(tries, tried, otherwise, places=places)
 
     return _in_batches(model, texts, search, progress)
 
