@@ -150,6 +150,8 @@ def sample(
     seed: int = 0,
     length: int | None = None,
     delta: float | None = None,
+    vectors: int | None = None,
+    share: float | None = None,
 ) -> None:
     """Generate texts from the prior.
 
@@ -160,8 +162,12 @@ def sample(
         seed: the same seed gives the same texts
         length: length in tokens; drawn from the lengths of the training data if not given
         delta: Δ of an NVAE's prior; the model's if not given
+        vectors: how many vectors a latent has, of a model that takes any number; as many as a sentence of the length
+            needs if not given
+        share: vectors for each token of the length instead, above 0 and at most 1
     """
-    for line in text.load_run(run, device=device).sample(count, seed=seed, length=length, delta=delta):
+    number = _number(vectors, share, needed=False, decided=False)
+    for line in text.load_run(run, device=device).sample(count, seed=seed, length=length, delta=delta, **number):
         print(line)
 
 

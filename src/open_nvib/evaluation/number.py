@@ -8,7 +8,7 @@ import torch
 from open_nvib.evaluation.reconstruction import by_length, kept_share, vectors_kept
 from open_nvib.store.evaluations import AtShare, Chosen, NumberExample, NumberOfVectors
 from open_nvib.text.model.decoding import Texts, evaluate_losses, reconstruct_ids, score_reconstruction
-from open_nvib.text.using.number import PLACES, Needed, decide_number, find_needed
+from open_nvib.text.model.number import PLACES, Needed, decide_number, find_needed
 from open_nvib.text.using.run import Run
 
 SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.2)

@@ -33,13 +33,14 @@ from open_nvib.store.files import (
 )
 from open_nvib.store.settings import Recipe, TrainConfig, differences
 
-CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, TOKENIZER = (
+CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, NUMBERS, TOKENIZER = (
     "checkpoints",
     "config.yaml",
     "lengths.json",
     "log.jsonl",
     "metrics.json",
     "model",
+    "numbers.json",
     "tokenizer",
 )
 WEIGHTS = "model.safetensors"
@@ -48,7 +49,7 @@ INDEX = f"{WEIGHTS}.index.json"
 FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", INDEX)
 """Files with which the Auto classes of transformers open a run directory; the index leads to the weights in model/."""
 TRAINING_LOCK = ".training.lock"
-OF_A_RUN = (MANIFEST, CONFIG, LENGTHS, LOG, METRICS, CHECKPOINTS, MODEL, TOKENIZER, *FOR_TRANSFORMERS)
+OF_A_RUN = (MANIFEST, CONFIG, LENGTHS, LOG, METRICS, CHECKPOINTS, MODEL, NUMBERS, TOKENIZER, *FOR_TRANSFORMERS)
 REPLACEMENT, FINISHED_REPLACEMENT = ".replacement", ".replacement-finished"
 """Folders of a run in which another run that is to replace it is trained, and waits until its files are moved."""
 
@@ -157,7 +158,7 @@ def training_lock(directory: Path) -> Iterator[None]:
 def seal_run(run: Path) -> None:
     """Write the manifest of a finished run. Files that change later, such as the log and metrics, are not in it."""
     inside = [file for folder in (MODEL, TOKENIZER) for file in (run / folder).rglob("*") if file.is_file()]
-    at_root = [run / name for name in (CONFIG, LENGTHS, *FOR_TRANSFORMERS) if (run / name).is_file()]
+    at_root = [run / name for name in (CONFIG, LENGTHS, NUMBERS, *FOR_TRANSFORMERS) if (run / name).is_file()]
     write_manifest(run, [*at_root, *inside])
 
 
@@ -218,6 +219,30 @@ def write_lengths(run: Path, lengths: Lengths) -> None:
 
 def read_lengths(run: Path) -> Lengths:
     return read_record(run / LENGTHS, Lengths, fix=RESTORE)
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """How many vectors sentences of each length need, of a model that takes any number.
+
+    Attributes:
+        counts: for each length in tokens and number of vectors that occur together, how many sentences have them.
+    """
+
+    counts: tuple[tuple[int, int, int], ...]
+
+    def __post_init__(self) -> None:
+        if not self.counts or min(min(entry) for entry in self.counts) < 1:
+            raise ValueError("counts: expected a length, a number of vectors and a number of sentences, all above 0")
+
+
+def write_numbers(run: Path, numbers: Numbers) -> None:
+    write_json(run / NUMBERS, numbers)
+
+
+def read_numbers(run: Path) -> Numbers | None:
+    """Read the numbers of vectors; None for a run without."""
+    return read_record(run / NUMBERS, Numbers, fix=RESTORE) if (run / NUMBERS).is_file() else None
 
 
 # The log

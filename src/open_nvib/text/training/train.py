@@ -3,6 +3,7 @@
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
@@ -28,6 +29,7 @@ from open_nvib.store.runs import (
     TOKENIZER,
     WEIGHTS,
     Lengths,
+    Numbers,
     RunMetrics,
     change_metrics,
     claim_directory,
@@ -40,13 +42,18 @@ from open_nvib.store.runs import (
     training_lock,
     write_config,
     write_lengths,
+    write_numbers,
     writing_to,
 )
 from open_nvib.store.settings import TrainConfig
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.number import find_needed
 from open_nvib.text.training.trainer import AutoencoderTrainer, ProgressBar, RunLog
+
+SENTENCES_COUNTED = 2000
+"""Training sentences whose numbers of vectors are counted, for a model that takes any."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,8 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
     if trainer.is_world_process_zero():
         with writing_to(run / MODEL):
             save_model(run, trainer.autoencoder, trainer.tokenizer)
+            if trainer.autoencoder.config.shares is not None:
+                write_numbers(run, count_numbers(trainer.autoencoder, trainer.train_dataset))
             seal_run(run)
         model_digest = digest_of_file(run / MODEL / WEIGHTS)
 
@@ -157,6 +166,15 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
 
         change_metrics(run, add)
     return metrics
+
+
+def count_numbers(model: TextAutoencoder, sentences: Any) -> Numbers:
+    """Count how many vectors training sentences of each length need, for the prior to draw from."""
+    step = max(1, len(sentences) // SENTENCES_COUNTED)
+    texts = [list(sentences[index]["input_ids"]) for index in range(0, len(sentences), step)][:SENTENCES_COUNTED]
+    numbers = find_needed(model.eval(), texts).vectors.tolist()
+    found = Counter(zip(map(len, texts), numbers, strict=True))
+    return Numbers(tuple((length, number, count) for (length, number), count in sorted(found.items())))
 
 
 def _find_device(name: str | None) -> torch.device:

@@ -15,7 +15,7 @@ import torch
 
 from open_nvib.store.files import PARTIAL, InputError, obstacle_to_writing
 from open_nvib.text.model.decoding import encode_batches
-from open_nvib.text.using.number import Share, Vectors
+from open_nvib.text.model.number import Share, Vectors
 from open_nvib.text.using.run import Run
 
 FORMAT = "open_nvib latents, 1"

@@ -32,12 +32,15 @@ from open_nvib.store.runs import (
     MODEL,
     RESTORE,
     TOKENIZER,
+    Numbers,
     RunMetrics,
     is_run,
     read_config,
     read_lengths,
     read_metrics,
+    read_numbers,
     write_lengths,
+    write_numbers,
 )
 from open_nvib.store.settings import TrainConfig, check_number
 from open_nvib.text.data.tokenizer import open_tokenizer
@@ -53,8 +56,8 @@ from open_nvib.text.model.decoding import (
     make_batch,
     reconstruct_ids,
 )
+from open_nvib.text.model.number import Needed, Share, Vectors, choose_cuts, find_needed, vectors_at
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
-from open_nvib.text.using.number import Needed, Share, Vectors, choose_cuts, find_needed
 
 MODEL_CONFIG = "config.json"
 TEXTS_AT_ONCE = 4096
@@ -90,6 +93,7 @@ class Run:
         path: the run directory, or a folder that `save_pretrained` wrote.
         settings: those of its training; None in such a folder.
         lengths: entry k is the number of training sentences of k tokens; None if they are not known.
+        numbers: how many vectors training sentences need; None if it was not counted.
     """
 
     path: Path
@@ -97,6 +101,7 @@ class Run:
     model: TextAutoencoder
     tokenizer: PreTrainedTokenizerBase
     lengths: Int[Tensor, " longest"] | None
+    numbers: Numbers | None = None
 
     @property
     def config(self) -> TrainConfig:
@@ -222,13 +227,30 @@ class Run:
         return self.tokenizer.batch_decode(reconstruct_ids(self.model, ids, cuts=cuts, **generation))
 
     def sample(
-        self, count: int, *, seed: int = 0, length: int | None = None, delta: float | None = None, **generation: Any
+        self,
+        count: int,
+        *,
+        seed: int = 0,
+        length: int | None = None,
+        delta: float | None = None,
+        vectors: int | None = None,
+        share: float | None = None,
+        **generation: Any,
     ) -> list[str]:
         """Generate texts from the prior: a length from the training data unless given, then a latent of that length.
 
-        `delta` is the Δ of the NVAE's conditional prior, the model's if not given.
+        Args:
+            count: of texts.
+            seed: the same seed gives the same texts.
+            length: in tokens.
+            delta: Δ of the NVAE's conditional prior, the model's if not given.
+            vectors: how many vectors a latent has, for a model that takes any number. If neither this nor `share` is
+                given, as many as a training sentence of the length needs, drawn from those that the run has counted.
+            share: vectors for each token of the length instead.
+            generation: options of Hugging Face's `generate`.
         """
-        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, length=length, delta=delta, **generation))
+        options: dict[str, Any] = {"length": length, "delta": delta, "vectors": vectors, "share": share}
+        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, **options, **generation))
 
     @torch.no_grad()
     def sample_ids(
@@ -238,6 +260,8 @@ class Run:
         seed: int = 0,
         length: int | None = None,
         delta: float | None = None,
+        vectors: int | None = None,
+        share: float | None = None,
         progress: str | None = None,
         **generation: Any,
     ) -> list[list[int]]:
@@ -257,13 +281,32 @@ class Run:
         else:  # drawn for a given length as well: a seed gives the same latents
             lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
             lengths = lengths if length is None else torch.full_like(lengths, length)
+        numbers = self._numbers(lengths, vectors, share, generator)
         samples: list[list[int]] = [[]] * count
         for indices, batch in in_batches(lengths.tolist(), BATCH, int, progress):
-            mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta)
+            chosen = None if numbers is None else numbers[indices]
+            mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta, vectors=chosen)
             decoded = decode(self.model, mixture, 2 * torch.tensor(batch), **generation)
             for index, ids in zip(indices, decoded, strict=True):
                 samples[index] = ids
         return samples
+
+    def _numbers(
+        self, lengths: Int[Tensor, " count"], vectors: int | None, share: float | None, generator: torch.Generator
+    ) -> Int[Tensor, " count"] | None:
+        """Return the number of vectors of each sample; None if it follows from the length."""
+        if given := choose_cuts(self.model, lengths.tolist(), vectors=vectors, share=share):
+            if share is not None:
+                return vectors_at(given["share"].cpu(), lengths)
+            return given["vectors"].cpu().minimum(lengths)
+        if self.numbers is None:
+            return None
+        known, number, count = torch.tensor(self.numbers.counts).T
+        nearest = (lengths.unsqueeze(-1) - known).abs()  # those of the nearest length, for a length that has none
+        weights = torch.where(nearest == nearest.amin(-1, keepdim=True), count, 0).double()
+        chosen = torch.multinomial(weights, 1, generator=generator).squeeze(-1)
+        scaled = (number[chosen] * lengths / known[chosen]).round().long()
+        return scaled.clamp(min=1).minimum(lengths)
 
     def interpolate(
         self,
@@ -343,6 +386,8 @@ class Run:
         self.tokenizer.save_pretrained(str(folder))
         if self.lengths is not None:
             write_lengths(folder, read_lengths(self.path))
+        if self.numbers is not None:
+            write_numbers(folder, self.numbers)
         card = model_card(name or self.path.resolve().name, self.model, read_metrics(self.path))
         write_text(folder / CARD, card)
 
@@ -420,7 +465,7 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
                 raise RuntimeError("it holds shapes and no numbers")
         except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
             raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}).") from error
-    return Run(path, settings, model.eval(), tokenizer, histogram)
+    return Run(path, settings, model.eval(), tokenizer, histogram, read_numbers(path))
 
 
 def _load_model(path: Path) -> TextAutoencoder:

@@ -117,7 +117,7 @@ def decide_number(
 
 
 def choose_cuts(
-    model: TextAutoencoder, texts: Texts, *, vectors: Vectors | None = None, share: Share | None = None
+    model: TextAutoencoder, texts: Sequence[Any], *, vectors: Vectors | None = None, share: Share | None = None
 ) -> dict[str, Tensor]:
     """Return how the encoder cuts each text, for a number or a share; nothing if neither is given."""
     if (vectors is None and share is None) or not texts:
@@ -151,7 +151,7 @@ def check_any_number(model: TextAutoencoder) -> None:
         )
 
 
-def vectors_at(share: float, lengths: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
+def vectors_at(share: float | Float[Tensor, " batch"], lengths: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
     """Count the vectors of texts at a share, as the prior counts them (`ConditionalBDP.vectors`)."""
     return (lengths * share - MAX_JOINED_REMAINDER).ceil().long().clamp(min=1).minimum(lengths)
 
