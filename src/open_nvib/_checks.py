@@ -5,6 +5,7 @@ cannot trace and torch.func.vmap forbids: there they are skipped (`can_read`).
 """
 
 from collections.abc import Callable
+from numbers import Integral, Real
 from typing import Any, NoReturn
 
 import torch
@@ -59,7 +60,7 @@ def check(where: str, **arguments: Any) -> None:
         if isinstance(expected, str):
             _check_tensor(label, name, value, expected, known, *fix)
         elif expected is int:
-            whole = isinstance(value, int) and not isinstance(value, bool)
+            whole = isinstance(value, Integral) and not isinstance(value, bool)
             if not whole or value < 1:
                 _fail(label, f"is {value!r}", "a whole number above 0", *fix, error=ValueError if whole else TypeError)
             known[name] = value, where
@@ -88,7 +89,7 @@ def _check_tensor(label: str, name: str, value: Any, pattern: str, known: Known,
             _fail(label, f"is {value.dtype}", f"{dtype} as in {source}", "Convert one, or use torch.autocast.")
         if value.ndim or kind != "number":
             _check_shape(label, name, tuple(value.shape), axes, known, *fix)
-    elif kind != "number" or isinstance(value, bool) or not isinstance(value, (int, float)):
+    elif kind != "number" or isinstance(value, bool) or not isinstance(value, Real):
         expected = "a number" if kind == "number" else "a Tensor: use torch.tensor"
         _fail(label, f"is a {type(value).__name__}", expected, error=TypeError)
     for domain in domains.split(", ") if domains else ():

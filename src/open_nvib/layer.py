@@ -239,6 +239,6 @@ class NVIB(nn.Module):
     def _mask(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Return the mask, True everywhere if it is not given."""
         given = {} if mask is None else {"mask": (mask, "bool batch n", "Give one entry for each token.")}
-        states = hidden, "batch n size", "Build the layer with the input_size of the encoder."
+        states = hidden, "batch n size", "Give a batch, and build the layer with the encoder's input_size."
         check("NVIB", weight=(self.to_mu.weight, "p size"), hidden=states, **given)
         return hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from open_nvib._checks import check
 from open_nvib.attention import DenoisingAttention
 from open_nvib.process import Posterior
 
@@ -31,6 +32,8 @@ def likelihood_gap(
 
     For small σ it is about ‖u − μ‖² σ²/2d. A gap that all components share cancels in the softmax.
     """
+    gaussians = {"mu": (mu, "... n p"), "log_sigma": (log_sigma, "... n p")}
+    check("likelihood_gap", u=(u, "... queries p"), **gaussians, d=(d, int))
     scale = d**-0.5
     ratio = (2 * log_sigma - 0.5 * math.log(d)).exp()  # σ²/√d
     r = ratio / (1 + ratio)
@@ -77,6 +80,8 @@ def compare_readings(
 
     Use it on held-out data of a trained model. Where `mean_agrees` is False, test with the points.
     """
+    readable = {"attention": (attention, DenoisingAttention), "posterior": (posterior, Posterior, "Call NVIB.")}
+    check("compare_readings", **readable, samples=(samples, int))
     if samples < 2:
         raise ValueError(f"compare_readings: samples is {samples}, expected at least 2.")
     drawn = [posterior.sample(generator=generator) for _ in range(samples)]

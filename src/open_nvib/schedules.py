@@ -1,7 +1,10 @@
 """Numbers that change while a model trains: ramps for Δ and for the weights of the KL."""
 
+import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
+
+Kind = Literal["linear", "cyclical"]
 
 
 @dataclass(frozen=True)
@@ -20,12 +23,18 @@ class Schedule:
 
     start: float
     end: float
-    kind: Literal["linear", "cyclical"] = "linear"
+    kind: Kind = "linear"
     from_step: int = 0
     to_step: int = 1000
     period: int = 1000
 
     def __post_init__(self) -> None:
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"schedule: kind is {self.kind!r}, expected one of {get_args(Kind)}.")
+        for name in ("start", "end"):
+            value = getattr(self, name)
+            if not isinstance(value, (int, float)) or not math.isfinite(value):
+                raise ValueError(f"schedule: {name} is {value!r}, expected a finite number.")
         if self.kind == "linear" and self.to_step <= self.from_step:
             raise ValueError(f"schedule: to_step = {self.to_step}, expected more than from_step = {self.from_step}.")
         if self.kind == "cyclical" and self.period < 2:

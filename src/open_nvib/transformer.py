@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from open_nvib._checks import check
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 
 
@@ -23,6 +24,7 @@ class MixtureAttention(DenoisingAttention):
     """
 
     def __init__(self, embed_dim: int, num_heads: int, *, bias: bool = True, kdim: int | None = None) -> None:
+        check("MixtureAttention", embed_dim=(embed_dim, int), num_heads=(num_heads, int))
         if embed_dim % num_heads:
             raise ValueError(
                 f"MixtureAttention: embed_dim is {embed_dim}, expected a multiple of num_heads, {num_heads}."
@@ -36,6 +38,7 @@ class MixtureAttention(DenoisingAttention):
 
         The bias of the keys cancels in the softmax; that of the values, whose weights sum to 1, goes to the output's.
         """
+        check("MixtureAttention", attention=(attention, nn.MultiheadAttention))
         if attention.bias_k is not None or attention.add_zero_attn or attention.kdim != attention.vdim:
             raise ValueError("MixtureAttention: attention has add_bias_kv, add_zero_attn or a vdim, expected none.")
         bias = attention.in_proj_bias is not None
@@ -101,5 +104,6 @@ class MixtureDecoderLayer(nn.TransformerDecoderLayer):
         *,
         p: int | None = None,
     ) -> None:
+        attention = MixtureAttention(d_model, nhead, bias=bias, kdim=p)  # whose checks come first
         super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, True, norm_first, bias)
-        self.multihead_attn = MixtureAttention(d_model, nhead, bias=bias, kdim=p)  # pyright: ignore
+        self.multihead_attn = attention  # pyright: ignore

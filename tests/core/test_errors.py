@@ -7,6 +7,7 @@ import re
 from typing import Any
 
 import jaxtyping
+import numpy as np
 import pytest
 import torch
 
@@ -230,6 +231,53 @@ def test_attention_module():
     refuses(lambda: forward(query, nv.DenoisingAttention(6, 1).project(mean)), where, "heads")
     message = refuses(lambda: forward(query, posterior), where, "mixture", TypeError)
     assert ".mean()" in message  # the fix
+
+
+def test_drop_ins_and_readings():
+    attention: Any = nv.MixtureAttention
+    layer: Any = nv.MixtureDecoderLayer
+    refuses(lambda: attention(10, 3), "MixtureAttention", "embed_dim")
+    refuses(lambda: layer(10, 3), "MixtureAttention", "embed_dim")
+    refuses(lambda: attention(10, 0), "MixtureAttention", "num_heads")
+    refuses(lambda: attention("10", 2), "MixtureAttention", "embed_dim", TypeError)
+    refuses(lambda: attention.from_torch(torch.nn.Linear(3, 3)), "MixtureAttention", "attention", TypeError)
+    gap: Any = nv.likelihood_gap
+    refuses(lambda: gap(U, torch.zeros(2, 4, 6), torch.zeros(2, 4, 6), d=5), "likelihood_gap", "mu")
+    refuses(lambda: gap(U, Z, Z, d=0), "likelihood_gap", "d")
+    refuses(lambda: gap(U.long(), Z, Z, d=5), "likelihood_gap", "u")
+    compare: Any = nv.compare_readings
+    module, posterior = nv.DenoisingAttention(6, 2), nv.NVIB(6)(torch.zeros(2, 3, 6))
+    query, where = torch.zeros(2, 4, 6), "compare_readings"
+    refuses(lambda: compare(module, query, posterior.mean()), where, "posterior", TypeError)
+    refuses(lambda: compare(torch.nn.Linear(6, 6), query, posterior), where, "attention", TypeError)
+    refuses(lambda: compare(module, query, posterior, samples="3"), where, "samples", TypeError)
+    refuses(lambda: compare(module, query, posterior, samples=1), where, "samples")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        ({"kind": "cosine"}, "kind"),
+        ({"start": "0"}, "start"),
+        ({"end": float("nan")}, "end"),
+        ({"to_step": 0}, "to_step"),
+    ],
+)
+def test_schedules(arguments, name):
+    schedule: Any = nv.Schedule
+    refuses(lambda: schedule(**({"start": 0.0, "end": 1.0} | arguments)), "schedule", name)
+
+
+def test_numbers_of_numpy_are_numbers():
+    layer: Any = nv.NVIB(np.int64(4), delta=np.float32(0.5))  # pyright: ignore[reportArgumentType]
+    layer.set_delta(np.int64(2))
+    assert layer.delta == 2
+    assert (
+        nv.NVIB(4)(torch.zeros(2, 3, 4))
+        .mix(nv.NVIB(4)(torch.zeros(2, 3, 4)), layer.delta.numpy() / 4)
+        .mu.isfinite()
+        .all()
+    )
 
 
 def test_records():

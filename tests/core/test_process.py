@@ -321,3 +321,12 @@ def test_a_schedule_does_not_reach_back_into_a_posterior():
     before = posterior.kl().dirichlet
     layer.set_delta(0.0)
     assert torch.equal(posterior.kl().dirichlet, before)
+
+
+def test_points_have_weights_even_if_the_sum_of_the_pseudo_counts_overflows():
+    layer, alpha = nv.NVIB(3), torch.tensor([[3e38, 3e38, 1.0]])
+    vectors = torch.zeros(1, 3, 3)
+    posterior = nv.Posterior(
+        alpha=alpha, mu=vectors, log_sigma=vectors, mask=torch.ones(1, 3).bool(), prior=layer.prior
+    )
+    torch.testing.assert_close(posterior.points().log_pi.exp(), torch.tensor([[0.5, 0.5, 0.0]]))

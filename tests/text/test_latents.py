@@ -161,9 +161,8 @@ def test_one_long_line_is_refused_where_it_would_take_the_room_of_all(trained, k
     """Unknown words of any length are one token each."""
     monkeypatch.setattr("open_nvib.text.using.latents.MOST_BYTES_OF_TEXT", 4000)
     (tmp_path / "x.txt").write_text(f"{known[0]}\n{'q' * 2000}\n")
-    message = fails(
-        ["encode", str(trained.path), "--file", str(tmp_path / "x.txt"), "--output", str(tmp_path / "x.npz")], capsys
-    )
+    command = ["encode", trained.path, "--file", tmp_path / "x.txt", "--output"]
+    message = fails(capsys, *command, tmp_path / "x.npz")
     assert "line 2" in message
     assert ".parquet" in message
     out(capsys, *command, tmp_path / "x.parquet")
