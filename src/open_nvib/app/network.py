@@ -101,10 +101,9 @@ class Guard:
         here = self.served_at | {(scope.get("server") or ("",))[0]}
         if not hosts or any(not HOST.fullmatch(host) or host_name(host) not in here for host in hosts):
             return PlainTextResponse("This page is not served at this host; --allowed-hosts adds names.", 403)
-        for name, origin in headers:
+        for origin in (value for name, value in headers if name == b"origin"):
             scheme, _, place = origin.partition("://")
-            own = scheme in ("http", "https") and (place in hosts or host_name(place) in self.allowed)
-            if name == b"origin" and not own:
+            if scheme not in ("http", "https") or not (place in hosts or host_name(place) in self.allowed):
                 return PlainTextResponse("This page takes no requests from pages of another origin.", 403)
         if scope["path"] not in PATHS and not scope["path"].startswith(FOLDERS):
             return PlainTextResponse("There is nothing at this address.", 404)
