@@ -15,7 +15,7 @@ import pytest
 from app.conftest import free_port
 
 from open_nvib.app import make_app, network, serve
-from open_nvib.app.network import MAX_BODY_BYTES, MAX_PER_CLIENT, MAX_QUEUE
+from open_nvib.app.network import MAX_BODY_BYTES, MAX_OPEN_PER_CLIENT, MAX_PER_CLIENT, MAX_QUEUE
 from open_nvib.store.files import InputError
 
 
@@ -122,9 +122,40 @@ def test_files_of_the_run_stay_there_too(client, trained):
         assert client.get(f"/gradio_api/file={path}").status_code >= 400
 
 
+def test_a_report_names_no_directory(client, runs):
+    """Neither that of the run, which its file names, nor that of its data; and not where the files are gone."""
+    path = runs["paper"].path
+    made = call(client, "report-frame", ["paper"])
+    path.rename(path.with_name("elsewhere"))
+    gone = call(client, "report-frame", ["paper"])
+    path.with_name("elsewhere").rename(path)
+    assert made["success"]
+    assert not gone["success"]
+    assert str(path.parent) not in json.dumps([made, gone])
+
+
+def test_a_report_is_that_of_the_run_on_the_page(client, runs):
+    assert call(client, "report-frame", ["vts"])["success"]
+    config = runs["vts"].path / "config.yaml"
+    before = config.read_text()
+    config.write_text(before.replace("seed: 0", "seed: 7"))
+    again = call(client, "report-frame", ["vts"])
+    config.write_text(before)
+    assert not again["success"]
+    assert "other settings" in again["output"]["error"]
+
+
 def test_nothing_can_be_uploaded(client):
     response = client.post("/gradio_api/upload", files={"files": ("a.txt", b"hello")})
-    assert response.status_code == 403
+    assert response.status_code == 404
+
+
+@pytest.mark.parametrize(
+    "path", ["deep_link?session_hash=x", "dev/reload", "component_server", "custom_component/1/client/component/x.js"]
+)
+def test_gradio_answers_only_what_the_page_asks_for(client, path):
+    """A deep link is a file on disk, the reload a stream without end."""
+    assert client.get(f"/gradio_api/{path}").status_code == 404
 
 
 def test_large_requests_are_refused(client):
@@ -142,11 +173,18 @@ def test_large_requests_are_refused(client):
         {"host": "evil.example", "origin": "http://evil.example"},
         {"host": "127.0.0.1.evil.example"},
         {"host": "localhost@evil.example"},
+        {"host": "evil@localhost"},
+        {"host": "localhost/evil.example"},
+        {"host": "http://localhost"},
+        {"host": "localhost:x"},
         {"host": "[::1"},
         {"host": ""},
         {"x-forwarded-host": "evil.example"},
+        {"x-forwarded-host": "localhost/evil.example"},
+        {"x-gradio-server": "http://evil.example"},
         {"origin": "http://evil.example"},
         {"origin": "http://localhost:1"},
+        {"host": "localhost", "origin": "file://localhost"},
         {"origin": "null"},
     ],
 )
@@ -182,26 +220,54 @@ def from_address(address: str, own: str) -> httpx.Client:
     return httpx.Client(base_url=address, timeout=60.0, transport=httpx.HTTPTransport(local_address=own))
 
 
-def test_one_client_cannot_fill_the_queue(address, known):
-    values = ["nvae", 20, 0, True, 5, 10]
-    with from_address(address, "127.0.0.2") as greedy, from_address(address, "127.0.0.3") as other:
-        index = handlers(greedy)["generate-texts"]
-        body = {"data": values, "fn_index": index, "session_hash": "greedy"}
-        codes = Counter(greedy.post("/gradio_api/queue/join", json=body).status_code for _ in range(2 * MAX_QUEUE))
-        assert set(codes) == {200, 429}
+@pytest.fixture(scope="module")
+def proxied_address(runs):
+    """Where a page is served that is told of a proxy on this machine."""
+    blocks = make_app({"nvae": runs["nvae"]})
+    yield serve(blocks, port=free_port(), allowed_hosts=["latent.example"], wait=False)
+    blocks.close()
+
+
+def fill_queue(address: str, own: list[str], pose_as: str) -> Counter[int]:
+    """Ask for more than the queue takes, from these addresses in turn and as a numbered one. Returns the codes."""
+    codes: Counter[int] = Counter()
+    with contextlib.ExitStack() as stack:
+        clients = [stack.enter_context(from_address(address, each)) for each in own]
+        body = {"data": ["nvae", 20, 0, True, 5, 10], "fn_index": handlers(clients[0])["generate-texts"]}
+        for number in range(2 * MAX_QUEUE):
+            client, headers = clients[number % len(clients)], {"x-forwarded-for": pose_as.format(number)}
+            answer = client.post("/gradio_api/queue/join", json=body | {"session_hash": "greedy"}, headers=headers)
+            codes[answer.status_code] += 1
+    return codes
+
+
+def test_one_client_cannot_fill_the_queue(proxied_address, known):
+    assert set(fill_queue(proxied_address, ["127.0.0.1"], "2001:db8::{:x}")) == {200, 429}
+    with httpx.Client(base_url=proxied_address, timeout=60.0, headers={"x-forwarded-for": "192.0.2.1"}) as other:
         assert call(other, "inspect-strip", ["nvae", known[0]])["success"]
 
 
-def test_requests_that_are_still_read_count(address):
-    """A client that sends the ends of many requests at once gets no more of them into the queue."""
+@pytest.mark.parametrize("own", [["127.0.0.1"], ["127.0.0.2", "127.0.0.3", "127.0.0.4"]])
+def test_one_client_cannot_pose_as_many(address, app_blocks, own):
+    """Without a proxy nobody is believed to be one, and loopback is one machine: no answer is 503, of a full queue."""
+    assert set(fill_queue(address, own, "192.0.2.{}")) == {200, 429}
+    while len(app_blocks._queue):  # other tests use it too
+        time.sleep(0.1)
+
+
+def open_requests(address: str, line: str, client: str, count: int) -> list[socket.socket]:
+    """Send the heads of requests of a client behind a proxy, and leave the connections open."""
     where = httpx.URL(address)
-    opened = [
-        socket.create_connection((where.host, where.port or 80), 10, ("127.0.0.4", 0))
-        for _ in range(MAX_PER_CLIENT + 8)
-    ]
-    head = f"POST /gradio_api/queue/join HTTP/1.1\r\nHost: {where.host}\r\nContent-Length: 5\r\n\r\n"
+    opened = [socket.create_connection((where.host, where.port or 80), 10) for _ in range(count)]
+    head = f"{line} HTTP/1.1\r\nHost: {where.host}\r\nX-Forwarded-For: {client}\r\nContent-Length: 5\r\n\r\n"
     for one in opened:
         one.sendall(head.encode())
+    return opened
+
+
+def test_requests_that_are_still_read_count(proxied_address):
+    """A client that sends the ends of many requests at once gets no more of them into the queue."""
+    opened = open_requests(proxied_address, "POST /gradio_api/queue/join", "192.0.2.4", MAX_PER_CLIENT + 8)
     ends, answered = time.monotonic() + 30, []
     while len(answered) < 8 and time.monotonic() < ends:
         time.sleep(0.1)
@@ -210,6 +276,16 @@ def test_requests_that_are_still_read_count(address):
     for one in opened:
         one.close()
     assert codes == [b"429"] * 8
+
+
+def test_one_client_cannot_take_all_connections(proxied_address):
+    opened = open_requests(proxied_address, "GET /gradio_api/heartbeat/x", "192.0.2.5", MAX_OPEN_PER_CLIENT + 8)
+    codes = Counter(one.recv(100).split()[1] for one in opened)
+    with httpx.Client(base_url=proxied_address, timeout=60.0) as other:
+        assert other.get("/config").status_code == 200
+    for one in opened:
+        one.close()
+    assert codes == {b"200": MAX_OPEN_PER_CLIENT, b"429": 8}
 
 
 def test_answers_that_nobody_fetches_do_not_pile_up(address, app_blocks, known, monkeypatch):

@@ -5,7 +5,9 @@ import re
 import pytest
 from playwright.sync_api import expect
 
-from open_nvib.app.tabs import TABS, delta_of, edit, editable
+from open_nvib.app.tabs import TABS, compare, delta_of, edit, editable
+from open_nvib.store.files import InputError
+from open_nvib.text.using.run import Run
 
 SLOW = 30_000
 RECORD_TOASTS = """() => {
@@ -209,6 +211,24 @@ def test_compare_shows_the_runs_side_by_side(page, known):
     expect(cards.nth(3)).to_contain_text("one vector for all")
     page.locator("#compare-runs").get_by_label("vtp").uncheck()
     expect(cards).to_have_count(3)
+
+
+class Refusing(Run):
+    """A run that takes shorter texts than others do."""
+
+    def inspect(self, texts, **kwargs):
+        raise InputError("<b> has 70 tokens, expected at most 63.")
+
+
+def test_a_run_that_does_not_take_a_text_does_not_hide_the_others(runs, known):
+    run = runs["nvae"]
+    refusing = Refusing(run.path, run.settings, run.model, run.tokenizer, run.lengths)
+    page = compare({"one": run, "other": refusing}, known[0])
+    assert page.count("<section") == 2
+    assert "word for word" in page
+    assert "&lt;b&gt; has 70 tokens" in page
+    with pytest.raises(InputError, match="70 tokens"):
+        compare({"other": refusing}, known[0])
 
 
 def test_report_shows_the_metrics_of_the_run(page):

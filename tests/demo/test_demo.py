@@ -113,6 +113,37 @@ def test_a_report_of_ones_own_is_found_before_the_work(small, tmp_path):
     assert [path.name for path in (tmp_path / "demo-my").iterdir()] == ["report.html"]
 
 
+def all_files(folder):
+    return sorted((str(path), path.read_bytes() if path.is_file() else b"") for path in folder.rglob("*"))
+
+
+@pytest.mark.parametrize("name", ["thesis.txt", "run/notes.txt", "data/table.csv", "figures/mine.svg", "figures"])
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_directory_of_ones_own_is_left_alone(small, tmp_path, name, linked):
+    file = tmp_path / "mine" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    (tmp_path / "link").symlink_to(tmp_path / "mine")
+    before = all_files(tmp_path)
+    with pytest.raises(InputError, match="link" if linked else "mine"):
+        demo(replace(small, output="link" if linked else "mine"), Terminal.of(io.StringIO()))
+    assert all_files(tmp_path) == before
+
+
+@pytest.mark.parametrize("output", ["", ".", "my.txt", "my.txt/below", "nowhere"])
+def test_an_output_that_cannot_be_one_is_left_alone(small, tmp_path, output):
+    (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
+    before = all_files(tmp_path)
+    with pytest.raises(InputError, match="output"):
+        demo(replace(small, output=output), Terminal.of(io.StringIO()))
+    assert all_files(tmp_path) == before
+
+
+def test_a_demo_that_was_killed_while_it_prepared_goes_on(small, tmp_path):
+    (tmp_path / "demo-my" / ".data.partial-elsewhere-1").mkdir(parents=True)
+    assert demo(small, Terminal.of(io.StringIO())).is_dir()
+
+
 def test_what_is_printed_to_be_pasted_is_quoted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text("\n".join(f"{text[:-1]} `x` $HOME." for text in make_sentences(60)))

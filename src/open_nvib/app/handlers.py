@@ -116,5 +116,5 @@ def checked_text(text: Any, what: str = "the sentence") -> str:
 def checked_number(value: Any, what: str, low: float, high: float, *, whole: bool = True) -> Any:
     """A number within bounds: a request can hold others than a slider shows."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise InputError(f"{what} is {value}, expected a number from {low} to {high}.")
+        raise InputError(f"{what} is {value!s:.80}, expected a number from {low} to {high}.")
     return int(value) if whole else float(value)

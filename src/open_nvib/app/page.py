@@ -3,7 +3,8 @@
 import errno
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from importlib.resources import files
 from typing import Any
 
@@ -21,6 +22,9 @@ FONTS = {
     "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"],
     "font_mono": ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
 }
+
+PROXIES = "FORWARDED_ALLOW_IPS"
+"""Environment variable from which uvicorn takes the addresses of trusted proxies; its default is this machine."""
 
 
 def make_app(runs: dict[str, Run]) -> gr.Blocks:
@@ -55,11 +59,24 @@ def serve(
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     settings = launch_settings()
     settings["app_kwargs"]["lifespan"] = guard(blocks, host, allowed_hosts)
-    _, address, _ = blocks.launch(server_name=host, server_port=port, inbrowser=open_browser, **settings)
+    with _trusted_proxies("127.0.0.1,::1" if allowed_hosts else ""):
+        _, address, _ = blocks.launch(server_name=host, server_port=port, inbrowser=open_browser, **settings)
     if wait:
         print(f"The page is at {address} (Ctrl+C stops it)", flush=True)
         blocks.block_thread()
     return address
+
+
+@contextmanager
+def _trusted_proxies(addresses: str) -> Iterator[None]:
+    """Name the proxies whose X-Forwarded-For a server that starts now believes, unless the environment names them."""
+    given = PROXIES in os.environ
+    os.environ.setdefault(PROXIES, addresses)
+    try:
+        yield
+    finally:
+        if not given:
+            del os.environ[PROXIES]
 
 
 def launch_settings() -> dict[str, Any]:

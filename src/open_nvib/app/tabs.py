@@ -1,6 +1,7 @@
 """The six tabs of the page: for each, what it computes from a run, and a function that adds it to the page."""
 
 from collections.abc import Callable, Mapping
+from html import escape
 from typing import Any
 
 import gradio as gr
@@ -9,6 +10,7 @@ from open_nvib.app.handlers import MAX_LETTERS, Page, checked_number, checked_te
 from open_nvib.app.html import cards, framed, heat_map, joined, marked, path_table, text_list, token_strip, token_table
 from open_nvib.report import run_page
 from open_nvib.store.files import InputError
+from open_nvib.store.runs import METRICS, read_config
 from open_nvib.store.settings import LARGEST_SEED
 from open_nvib.text.model.decoding import decode
 from open_nvib.text.using.inspection import attention_map, group_by_vector, reweight
@@ -232,14 +234,19 @@ def add_interpolate(page: Page, tab: gr.Tab) -> None:
 
 def compare(runs: Mapping[str, Run], text: str) -> str:
     """For each run what it kept of the text, and its reconstruction."""
-    made = []
+    made, errors = [], []
     for name, run in runs.items():
-        (report,) = run.inspect([text])
-        (before,) = run.normalise([text])
-        kept = token_strip(report.tokens, report.prior_weight, pooled=run.model.encoder.bottleneck.pooled)
-        back = marked(before, report.reconstruction)
-        title = f"{name} ({run.model.config.bottleneck.upper()})"
-        made.append((title, f"<h4>kept</h4>{kept}<h4>reconstructed</h4>{back}"))
+        try:
+            (report,) = run.inspect([text])
+            (before,) = run.normalise([text])
+            kept = token_strip(report.tokens, report.prior_weight, pooled=run.model.encoder.bottleneck.pooled)
+            body = f"<h4>kept</h4>{kept}<h4>reconstructed</h4>{marked(before, report.reconstruction)}"
+        except InputError as error:  # such as a text that is too long for this run, and not for others
+            errors.append(error)
+            body = f'<p class="nv-note">{escape(str(error))}</p>'
+        made.append((f"{name} ({run.model.config.bottleneck.upper()})", body))
+    if len(errors) == len(runs):
+        raise errors[0]
     return cards(made)
 
 
@@ -260,16 +267,21 @@ def add_compare(page: Page, tab: gr.Tab) -> None:
 
 def add_report(page: Page, tab: gr.Tab) -> None:
     """The metrics and figures of a run, as `nvib report RUN` writes them."""
-    made: dict[str, str] = {}  # a report takes seconds to draw, and a run does not change
+    made: dict[tuple[str, int], str] = {}  # a report takes seconds to draw
     frame = shown("report-frame")
 
     def handle(name: Any) -> str:
         run = page.chosen(name)
-        if name not in made:
-            # the directory of the run is not the reader's business
-            report = run_page(run.path).replace(str(run.path), name)
-            made[name] = framed(report, f"report of {name}")
-        return made[name]
+        metrics = run.path / METRICS
+        version = name, metrics.stat().st_mtime_ns if metrics.exists() else 0  # `nvib evaluate` may have added to them
+        try:
+            if read_config(run.path) != run.config:
+                raise InputError(f"{name}: was trained with other settings since this page started. Start it again.")
+            if version not in made:
+                made[version] = framed(run_page(run.path), f"report of {name}")
+        except InputError as error:  # the directory of the run is not the reader's business
+            raise InputError(str(error).replace(str(run.path), name)) from error
+        return made[version]
 
     on([tab.select, page.run.change], handle, [page.run], [frame])
 

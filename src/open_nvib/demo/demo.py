@@ -13,16 +13,20 @@ from transformers import TrainerCallback
 
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.report import check_output, write_run_report
+from open_nvib.report.write import FIGURES
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, obstacle_to_writing
+from open_nvib.store.runs import claim_directory
 from open_nvib.store.settings import DemoConfig, TrainConfig, packaged_config, paper_partitions
 from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
+from open_nvib.text.data.prepared import is_prepared
 from open_nvib.text.training.train import train
 from open_nvib.text.using.inspection import TokenReport, readable_token
 from open_nvib.text.using.run import Run, load_run
 
 CONFIG = "configs/small/nvae.yaml"
+DATA, RUN = "data", "run"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
 """Tokens of the sentences that are used of a text of one's own."""
 SENTENCES_SHOWN = 4
@@ -60,11 +64,12 @@ class Terminal:
 def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     """Run the demo. Returns the run directory."""
     config, out = config or DemoConfig(), out or Terminal.of()
-    directory, path = config.directory, config.directory / "run"
-    check_output(directory)  # a report of the user's own is found before the work, not after it
+    directory, path = config.directory, config.directory / RUN
     try:
+        preparation = _preparation(config)
+        _check_directory(directory)
         out.title(f"1. The text: {config.data}")
-        prepared = prepare(_preparation(config))
+        prepared = prepare(preparation)
         out.say(prepared.summary())
         settings = _training(config, prepared)
         steps, batch_size = settings.optimiser.steps, settings.optimiser.batch_size
@@ -105,6 +110,21 @@ class Glimpse(TrainerCallback):
         self.out.say(f"      {report.text}\n    → {report.reconstruction}   ({_kept(report.tokens)})")
 
 
+def _check_directory(directory: Path) -> None:
+    """Raise an InputError if the directory is neither empty nor that of a demo, before anything is written to it."""
+    check_output(directory, (directory / FIGURES).glob("*.svg"))
+    if obstacle := obstacle_to_writing(directory):
+        raise InputError(f"{directory}: cannot be written ({obstacle}). Give another --output.")
+    left_by_killed_demo = f".{DATA}."
+    names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(left_by_killed_demo))
+    if names and not is_prepared(directory / DATA):
+        raise InputError(
+            f"{directory}: is not empty ({', '.join(names[:5])}) and has no {DATA} of a demo, so it is left alone. "
+            f"Give another --output."
+        )
+    claim_directory(directory / RUN, TrainConfig(), overwrite=True)  # training finds whether the settings are others
+
+
 def _preparation(config: DemoConfig) -> PrepareConfig:
     own = config.data != "enwik8"
     if own and not Path(config.data).expanduser().exists():
@@ -112,7 +132,7 @@ def _preparation(config: DemoConfig) -> PrepareConfig:
     return PrepareConfig(
         source=config.data,
         layout=config.layout,
-        output=str(config.directory / "data"),
+        output=str(config.directory / DATA),
         partitions=OWN_LENGTHS if own else paper_partitions(),
     )
 

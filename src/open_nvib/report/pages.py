@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -71,9 +71,11 @@ def experiment_report(results: Results) -> Report:
     )
 
 
-def run_report(run: Path) -> Report:
-    """Report a run: its training, and its evaluations where it has any."""
+def run_report(run: Path, *, public: bool = False) -> Report:
+    """Report a run: its training, and its evaluations where it has any. A `public` one names no directories."""
     config, metrics, log = read_config(run), read_metrics(run), read_log(run)
+    if public:
+        config = replace(config, data=Path(config.data).name)
     if metrics == RunMetrics() and not log:
         raise InputError(f"{run}: this run has logged nothing yet, so that there is nothing to report. Train it first.")
     training = TrainingResult(metrics.step, metrics.validation)
@@ -95,7 +97,7 @@ def run_report(run: Path) -> Report:
         on_paths=[model],
         name=run.resolve().name,
         title=f"{family} {settings_in_symbols(family, config)}",
-        command=f"`nvib evaluate {run}`",
+        command=f"`nvib evaluate {run.name if public else run}`",
         config=config,
         metrics=metrics,
         model=model,

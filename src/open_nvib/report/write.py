@@ -82,8 +82,8 @@ def write_run_report(run: str | Path, output: str | Path | None = None) -> Writt
 
 
 def run_page(run: str | Path) -> str:
-    """Make the page of a run without writing it."""
-    return html.to_page(run_report(Path(run)))
+    """Make the page of a run without writing it, for readers whom the directories of this machine do not concern."""
+    return html.to_page(run_report(Path(run), public=True))
 
 
 def check_output(output: Path, figures: Iterable[Path] = ()) -> None:
@@ -92,8 +92,9 @@ def check_output(output: Path, figures: Iterable[Path] = ()) -> None:
         there = output.exists()
     except OSError as error:
         raise InputError(f"{output}: cannot be written ({error.strerror}). Give another --output.") from error
-    if there and not output.is_dir():
-        raise InputError(f"{output}: is a file, expected a directory for the report. Give another --output.")
+    for path in (output, output / FIGURES):
+        if there and path.exists() and not path.is_dir():
+            raise InputError(f"{path}: is a file, expected a directory for the report. Give another --output.")
     for path in (output / PAGE, output / MARKDOWN, *figures):
         if path.exists() and not _is_ours(path):
             raise InputError(
