@@ -171,7 +171,7 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
 def count_numbers(model: TextAutoencoder, sentences: Any) -> Numbers:
     """Count how many vectors training sentences of each length need, for the prior to draw from."""
     step = max(1, len(sentences) // SENTENCES_COUNTED)
-    texts = [list(sentences[index]["input_ids"]) for index in range(0, len(sentences), step)][:SENTENCES_COUNTED]
+    texts = [sentences[index]["input_ids"].tolist() for index in range(0, len(sentences), step)][:SENTENCES_COUNTED]
     numbers = find_needed(model.eval(), texts).vectors.tolist()
     found = Counter(zip(map(len, texts), numbers, strict=True))
     return Numbers(tuple((length, number, count) for (length, number), count in sorted(found.items())))
