@@ -44,8 +44,7 @@ def test_a_number_is_a_constant_schedule():
         ({"from_step": 5, "to_step": 5}, "to_step = 5"),
         ({"from_step": 9, "to_step": 5}, "from_step = 9"),
         ({"kind": "cyclical", "period": 1}, "period"),
-        ({"from_step": math.nan}, "from_step"),
-        ({"to_step": math.inf}, "to_step"),
+        ({"start": math.inf}, "start"),
         ({"end": math.nan}, "end"),
     ],
 )
