@@ -392,9 +392,9 @@ def writing_to(path: Path, *, remove: bool = True) -> Iterator[None]:
         reason = disk_trouble(error, path.parent)
         if reason is None or isinstance(error, InputError):
             raise
-        if remove:
+        if remove and path.is_dir():  # rmtree would wait for a pipe
             shutil.rmtree(path, ignore_errors=True)
         what = reason if reason.startswith("no space") else f"cannot be written ({reason})"
         raise InputError(
-            f"{path}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
+            f"{getattr(error, 'filename', None) or path}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
         ) from error

@@ -199,7 +199,7 @@ def _find_device(name: str | None) -> torch.device:
 def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
     """Write what a run has from its beginning."""
     with writing_to(directory, remove=False):
-        directory.mkdir(parents=True, exist_ok=True)
+        (directory / TOKENIZER).mkdir(parents=True, exist_ok=True)  # as in save_model
         (directory / MANIFEST).unlink(missing_ok=True)  # of files that are now written anew
         prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
         histogram = prepared.length_histogram(config.partition).tolist()
