@@ -395,6 +395,7 @@ def writing_to(path: Path, *, remove: bool = True) -> Iterator[None]:
         if remove and path.is_dir():  # rmtree would wait for a pipe
             shutil.rmtree(path, ignore_errors=True)
         what = reason if reason.startswith("no space") else f"cannot be written ({reason})"
+        where = getattr(error, "filename", None) or path
         raise InputError(
-            f"{getattr(error, 'filename', None) or path}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
+            f"{where}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
         ) from error
