@@ -62,7 +62,7 @@ def copy_run(trained: Run, run: Path) -> Path:
 
 
 def test_a_run_can_be_loaded_wherever_its_replacing_is_killed(trained, tmp_path, capsys):
-    run, seeds = tmp_path / "run", set()
+    run, seeds, change = tmp_path / "run", set(), 0
     other = copy_run(trained, tmp_path / "other")
     train(
         replace(trained.config, seed=7, optimiser=replace(trained.config.optimiser, steps=1, warmup_steps=0)),
@@ -99,7 +99,7 @@ def test_a_run_can_be_loaded_wherever_the_training_of_another_is_killed(trained,
 
 
 def test_prepared_data_can_be_loaded_wherever_its_replacing_is_killed(tmp_path):
-    data, seeds = prepare_in(tmp_path, make_sentences(60)), set()
+    data, seeds, change = prepare_in(tmp_path, make_sentences(60)), set(), 0
     config = PrepareConfig(
         **load_prepared(data).recipe.settings
         | {"source": str(tmp_path / "corpus.txt"), "output": str(data), "workers": 1}

@@ -9,7 +9,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ActionConfigFile, ArgumentParser, Namespace
+from jsonargparse import (
+    ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
+    ArgumentParser,
+    Namespace,
+)
 
 from open_nvib.store.files import InputError, from_builtins
 from open_nvib.store.settings import packaged_config
