@@ -31,9 +31,9 @@ class Schedule:
     def __post_init__(self) -> None:
         if self.kind not in get_args(Kind):
             raise ValueError(f"schedule: kind is {self.kind!r}, expected one of {get_args(Kind)}.")
-        for name in ("start", "end"):
+        for name in ("start", "end", "from_step", "to_step", "period"):
             value = getattr(self, name)
-            if not isinstance(value, (int, float)) or not math.isfinite(value):
+            if not isinstance(value, (int, float)) or not abs(value) < math.inf:
                 raise ValueError(f"schedule: {name} is {value!r}, expected a finite number.")
         if self.kind == "linear" and self.to_step <= self.from_step:
             raise ValueError(f"schedule: to_step = {self.to_step}, expected more than from_step = {self.from_step}.")

@@ -4,13 +4,18 @@ import statistics
 from typing import Any
 
 import pytest
+import sacrebleu
 import torch
 
+from open_nvib.cli.output import summarise_evaluation
+from open_nvib.evaluation import EvaluateConfig, evaluate, reconstruction
 from open_nvib.evaluation.reconstruction import by_length, kept_share, kind_of, rank_group, tokens_kept, vectors_kept
+from open_nvib.evaluation.references import choose
 from open_nvib.store.evaluations import KeptAtLength
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.bottlenecks import NVIBBottleneck, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.decoding import score_reconstruction
 from open_nvib.text.using.run import load_run
 
 
@@ -30,6 +35,31 @@ def test_kept_share_is_the_mean_over_sentences_counted_by_hand(nvae):
     assert 0 < sum(counts) < sum(len(text) for text in texts)
     share = sum(count / len(text) for count, text in zip(counts, texts, strict=True)) / 9
     assert kept_share(texts, counts) == pytest.approx(share)
+
+
+def test_bleu_is_against_the_tokens_and_against_the_text_before_them(nvae):
+    """A model that gives back every token has BLEU 100, and against text with capitals what sacreBLEU says of these."""
+    run = load_run(nvae)
+    rows = load_prepared(run.config.data).split("short", "validation")
+    texts, originals = list(rows["input_ids"]), list(rows["text"])
+    scores, _ = score_reconstruction(texts, texts, run.tokenizer, originals)
+    lowered = [text.lower() for text in originals]
+    assert scores["bleu"] == pytest.approx(100)
+    assert scores["text_bleu"] == pytest.approx(sacrebleu.corpus_bleu(lowered, [originals]).score)
+    assert scores["text_bleu"] < 99
+
+
+def test_an_evaluation_holds_both_and_chooses_the_same_sentences(nvae, monkeypatch):
+    """A model that is replaced by a perfect one: 100, and below it by the capitals alone."""
+    monkeypatch.setattr(reconstruction, "reconstruct_ids", lambda model, texts, **options: [list(t) for t in texts])
+    found = evaluate(nvae, EvaluateConfig(measure=["reconstruction"], sentences=7, seed=3), say=lambda line: None)
+    part = found.trained_on
+    assert part is not None
+    rows = load_prepared(load_run(nvae).config.data).split("short", "validation")
+    originals = choose(list(rows["text"]), 7, 3)
+    assert part.bleu == pytest.approx(100)
+    assert part.text_bleu == pytest.approx(sacrebleu.corpus_bleu([t.lower() for t in originals], [originals]).score)
+    assert "against the text" in summarise_evaluation(found)
 
 
 def test_number_kept_by_length():

@@ -149,7 +149,7 @@ CONFIGS = {
     "wrong choice": ("model:\n  bottleneck: vae\n", "bottleneck"),
     "not yaml": ("model: [\n", ""),
     "a list": ("- model\n", ""),
-    "much text": ("The old river.\n" * 999, "--config"),
+    "much text": ("The old river.\n" * 999, "config.yaml"),
     "ramp without room": ("loss:\n  delta: {start: 1, end: 0, from_step: 5, to_step: 5}\n", "to_step"),
 }
 
@@ -216,6 +216,35 @@ def test_text_that_is_too_long_is_one_line_in_a_process_of_its_own(trained):
     assert done.stderr.startswith("nvib: ")
     assert all(piece in done.stderr for piece in ("war war", "600", "63"))
     assert done.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_commands_do_without_the_streams_that_the_caller_closed(closed, trained, data, tmp_path):
+    nvib = f"{sys.executable} -m open_nvib"
+    tiny = "--model.d_model=16 --optimiser.steps=1 --optimiser.batch_size=16 --watch.bleu_sentences=2"
+    lines = {
+        f"{nvib} train --data={data} --output=run {tiny}": 0,
+        f"{nvib} reconstruct {trained.path} --file=-": 2 if "<" in closed else 0,
+    }
+    for line, code in lines.items():
+        done = subprocess.run(f"{line} {closed}", shell=True, cwd=tmp_path, capture_output=True, input=b"the war\n")
+        assert done.returncode == code, done.stderr
+        assert b"Traceback" not in done.stdout + done.stderr
+
+
+def test_a_terminal_that_is_not_utf_8_is_written_to(trained):
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "open_nvib", "inspect", str(trained.path), "the wär Δ"]
+    done = subprocess.run(command, capture_output=True, env=ascii_only, check=True)
+    assert b"\\xe4r" in done.stdout
+
+
+def test_a_current_directory_that_was_removed_is_one_line(tmp_path):
+    """A process of its own: the other commands of this one need their directory."""
+    (tmp_path / "gone").mkdir()
+    command = f'rmdir "$PWD"; exec {sys.executable} -m open_nvib train --config configs/small/nvae.yaml --output x'
+    done = subprocess.run(command, shell=True, cwd=tmp_path / "gone", capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
 
 
 def test_plain_transformer_cannot_be_sampled(data, tmp_path, capsys):

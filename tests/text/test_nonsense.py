@@ -12,7 +12,7 @@ from open_nvib.store.settings import BOUNDS, EvaluateConfig, LossSettings, Optim
 NONSENSE = {
     "model.alpha0_p": ["1e300", "1e-300", "-1", ".nan", ".inf"],
     "model.d_model": ["1000000000", "-1", "0"],
-    "loss.delta": ["1e300", "-1", "{start: 1, end: -1}"],
+    "loss.delta": ["1e300", "-1", "{start: 1, end: -1}", "{start: .nan, end: 1}", "null"],
     "loss.lambda_g": ["-1", "{start: -1, end: 1}", "words", ".nan"],
     "optimiser.warmup_steps": ["-1"],
     "optimiser.clip": ["-1", ".inf"],
@@ -51,11 +51,54 @@ def test_defaults_are_within_bounds_and_nan_never_is():
         LossSettings(lambda_d=Schedule(1.0, -1.0))
 
 
-def test_a_key_twice_in_a_config_is_refused(tmp_path, capsys):
-    (tmp_path / "c.yaml").write_text("seed: 1\nmodel: {kappa: 1}\nseed: 2\n")
+STEPS = [".nan", ".inf", "-.inf", "1.5", "-5", "1e30", "9" * 400, "null", "x"]
+
+
+@pytest.mark.parametrize("value", STEPS, ids=lambda value: value[:8])
+@pytest.mark.parametrize("name", ["from_step", "to_step", "period"])
+def test_steps_of_schedules_are_whole_numbers_within_bounds(name, value, tmp_path, capsys):
+    for kind in ("linear", "cyclical"):
+        schedule = f"{{start: 0, end: 1, kind: {kind}, {name}: {value}}}"
+        (tmp_path / "c.yaml").write_text(f"loss: {{delta: {schedule}}}\n")
+        for given in (f"--loss.delta={schedule}", f"--config={tmp_path / 'c.yaml'}"):
+            said = stopped(capsys, "train", given, f"--data={tmp_path}/x", f"--output={tmp_path}/run")
+            assert name in said
+            assert "c.yaml" in said or not given.startswith("--config")
+
+
+MISTAKES = {
+    "seed: 1\nmodel: {kappa: 1}\nseed: 2\n": ("seed", "line 3"),
+    "model: null\n": ("model is null, expected settings.",),
+    "loss: []\n": ("loss: got []",),
+    "sed: 3\n": ("'sed'",),
+    "model: {d_modle: 3}\n": ("model: unknown key 'd_modle'",),
+    "model: {heads: 0}\n": ("model: heads is 0",),
+    "model: {heads: 3}\n": ("heads = 3",),
+    "model: {bottleneck: vae}\n": ("got 'vae', expected one of 't', 'vt'",),
+    "seed: null\n": ("seed: got null, expected a whole number.",),
+    "seed: many\n": ("seed: got 'many'",),
+    "watch: {trackers: null}\n": ("watch.trackers: got null, expected a list.",),
+    "- 1\n": ("got [1]",),
+    "a: [\n": ("not YAML",),
+    "config: c.yaml\n": ("unknown key 'config'",),
+}
+
+
+@pytest.mark.parametrize("text", MISTAKES, ids=lambda text: text.strip()[:20])
+def test_a_mistake_in_a_config_names_the_file_and_the_setting(text, tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text(text)
     said = stopped(capsys, "train", "--config", tmp_path / "c.yaml", "--data", "x", "--output", tmp_path / "run")
-    assert "seed" in said
-    assert "line 3" in said
+    assert all(piece in said for piece in (*MISTAKES[text], str(tmp_path / "c.yaml")))
+    assert "Expected `" not in said
+
+
+def test_a_mistake_on_the_command_line_names_no_file(tmp_path, capsys):
+    (tmp_path / "c.yaml").write_text("seed: 1\n")
+    said = stopped(capsys, "train", "--config", tmp_path / "c.yaml", "--seed=x", "--output=run")
+    assert "c.yaml" not in said
+    (tmp_path / "empty.yaml").write_text("# nothing\n")
+    said = stopped(capsys, "train", "--config", tmp_path / "empty.yaml", "--data=nowhere", "--output=run")
+    assert "nowhere" in said
 
 
 @pytest.mark.parametrize("name", ["../../evil", "/evil", "..", "a/b"])
@@ -82,6 +125,8 @@ def test_a_model_that_no_memory_holds_is_refused(trained, tmp_path, capsys):
     [
         (["sample", "RUN", "--delta=1e300"], "delta"),
         (["reconstruct", "RUN", "\ud800 war"], "UTF-8"),
+        (["train", "--output", "run\udcff"], "UTF-8"),
+        (["train", "--output", "run\0"], "UTF-8"),
         (["reconstruct", "RUN", "[" * 100_000], "argument"),
     ],
 )

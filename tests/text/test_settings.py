@@ -1,5 +1,6 @@
 """Schedules, the comparison of settings, and that an option of the model is written down once."""
 
+import math
 import subprocess
 import sys
 from dataclasses import asdict, fields, replace
@@ -43,11 +44,13 @@ def test_a_number_is_a_constant_schedule():
         ({"from_step": 5, "to_step": 5}, "to_step = 5"),
         ({"from_step": 9, "to_step": 5}, "from_step = 9"),
         ({"kind": "cyclical", "period": 1}, "period"),
+        ({"start": math.inf}, "start"),
+        ({"end": math.nan}, "end"),
     ],
 )
 def test_schedule_without_room_for_a_ramp_is_refused(options, what):
     with pytest.raises(ValueError, match=what):
-        Schedule(start=0.0, end=1.0, **options)
+        Schedule(**{"start": 0.0, "end": 1.0} | options)
 
 
 # Comparison

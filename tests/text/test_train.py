@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
+from small_text import make_sentences
 from transformers import TrainerCallback
 
 from open_nvib.cli import main
@@ -292,6 +293,45 @@ def test_file_that_is_too_large_is_one_line(data, tmp_path):
     assert done.returncode == 2, done.stderr
     assert "Traceback" not in done.stderr
     assert "checkpoint-10" in done.stderr.splitlines()[-1]
+
+
+@pytest.mark.parametrize("place", ["checkpoints", "model", "tokenizer", "log.jsonl", "metrics.json"])
+@pytest.mark.parametrize("kind", ["file", "pipe", "link to itself"])
+def test_what_is_not_the_folder_or_file_of_a_run_is_one_line(data, tmp_path, capsys, place, kind):
+    """In a run that was stopped at its end: the command goes on, and writes or reads the place."""
+    output = tmp_path / "run"
+    few = command(data, output, optimiser__steps=1, watch__evaluate_every=1)
+    main(few)
+    (output / "metrics.json").unlink()
+    path = output / place
+    if path.exists():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    {"file": path.touch, "pipe": lambda: os.mkfifo(path), "link to itself": lambda: path.symlink_to(place)}[kind]()
+    if (place in ("log.jsonl", "metrics.json") and kind == "link to itself") or (place, kind) == ("log.jsonl", "file"):
+        main(few)  # a log may be empty, and a link to nothing is written over
+    else:
+        assert place in fails(few, capsys)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_a_place_that_may_not_be_written_is_one_line(data, tmp_path, capsys):
+    (tmp_path / "text.txt").write_text("\n".join(make_sentences(60)))
+    for folder in (tmp_path, *tmp_path.parents[:2], data.parent, *data.parents[1:3]):
+        folder.chmod(0o755)
+    lines = {
+        "run": command(data, tmp_path / "run"),
+        "demo": ["demo", f"--data={tmp_path}/text.txt", "--layout=sentences", f"--output={tmp_path}/demo"],
+        "data": ["prepare", f"--source={tmp_path}/text.txt", f"--output={tmp_path}/data"],
+    }
+    os.seteuid(65534)
+    try:
+        for name, line in lines.items():
+            said = fails(line, capsys)
+            assert f"{tmp_path}/{name}" in said
+            assert "Permission denied" in said
+    finally:
+        os.seteuid(0)
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 def test_directory_of_another_kind_is_left_alone(data, tmp_path, capsys):

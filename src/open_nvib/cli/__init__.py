@@ -4,6 +4,7 @@ A mistake of the user is one line and exit code 2. What a command needs is impor
 wrong options are answered in a fraction of a second.
 """
 
+import os
 import signal
 import sys
 
@@ -14,6 +15,7 @@ from open_nvib.store.files import InputError, disk_trouble, in_one_line
 
 def main(arguments: list[str] | None = None) -> None:
     """Run a command; the exit code is 2 for a mistake in what was given."""
+    _open_streams()
     try:
         call(NVIB, parse(NVIB, sys.argv[1:] if arguments is None else arguments))
     except InputError as error:
@@ -33,3 +35,13 @@ def main(arguments: list[str] | None = None) -> None:
             raise
         fix = "Free some, and run" if reason.startswith("no space") else "Change that, and run"
         stop(f"{getattr(error, 'filename', None) or 'the disk'}: {reason}. {fix} the same command again.")
+
+
+def _open_streams() -> None:
+    """Open the standard streams that the caller closed, and let those of another encoding than UTF-8 take any text."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")

@@ -12,6 +12,7 @@ from open_nvib import text
 from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
 from open_nvib.store.files import MANIFEST, InputError, find_damage
+from open_nvib.store.runs import complete_replacement
 from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
 
 if TYPE_CHECKING:  # it imports torch, and --help does not wait for that
@@ -66,6 +67,7 @@ def check(path: str) -> None:
         path: a run directory that `nvib train` wrote, or prepared data
     """
     directory = Path(path).expanduser()
+    complete_replacement(directory)
     if not (directory / MANIFEST).exists():
         found = f"has no {MANIFEST} to check its files by" if directory.is_dir() else "no such directory"
         raise InputError(f"{path}: {found}. A finished run and prepared data of this version have one.")

@@ -55,10 +55,11 @@ def summarise_evaluation(found: Evaluation) -> str:
 
 
 def _reconstruction(found: Reconstruction, where: str) -> list[str]:
+    text = "" if found.text_bleu is None else f" ({found.text_bleu:.2f} against the text before the tokenizer)"
     return [
-        f"reconstruction of {found.sentences:,} sentences ({where}): BLEU {number(found.bleu, '.2f')}, perplexity "
-        f"{number(found.perplexity, '.3f')}, exact {number(found.exact, '.1%')}, kept {number(found.kept, '.1%')} of "
-        f"the vectors",
+        f"reconstruction of {found.sentences:,} sentences ({where}): BLEU {number(found.bleu, '.2f')}{text}, "
+        f"perplexity {number(found.perplexity, '.3f')}, exact {number(found.exact, '.1%')}, kept "
+        f"{number(found.kept, '.1%')} of the vectors",
         f"  {found.signature}",
     ]
 

@@ -2,19 +2,22 @@
 
 import inspect
 import os
-import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import Any, Literal, NoReturn, get_args, get_origin
+from typing import Any, ClassVar, Literal, NoReturn, get_args, get_origin
 
 from docstring_parser import parse as parse_docstring
-from jsonargparse import ArgumentParser, Namespace
+from jsonargparse import (
+    ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
+    ArgumentParser,
+    Namespace,
+)
 
 from open_nvib.store.files import InputError, from_builtins
 from open_nvib.store.settings import packaged_config
-from open_nvib.store.yaml_file import STRICT_YAML, reworded
+from open_nvib.store.yaml_file import STRICT_YAML, as_mapping, check_keys, read_mapping, reworded
 
 MAX_ARGUMENT_LENGTH = 10_000
 """In characters: the YAML reader of jsonargparse ends the process at tens of thousands of brackets."""
@@ -36,11 +39,44 @@ Command = Group | Callable[..., None]
 class OneLineParser(ArgumentParser):
     """A parser that says in one line what is wrong, and exits with 2."""
 
+    config_file: ClassVar[str | None] = None
+    """The file of --config while it is read, also for the parsers that jsonargparse makes for parts of it."""
+
     def error(self, message: str, ex: Exception | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         message = reworded(str(message))
-        expected = "--config: expected a YAML file with settings, got text that begins"
-        message = re.sub(r"^Unexpected config: (.{,60}).*", rf"{expected} '\1'.", message)
-        stop(message)
+        stop(message if self.config_file is None else f"{self.config_file}: {message}")
+
+
+class ConfigFile(ActionConfigFile):
+    """Reads settings from a YAML file. A mistake in the file is one line that names the file."""
+
+    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
+        path = Path(values).expanduser()
+        if not path.is_file():
+            stop(f"--config: {values!r} is not a file. Give a YAML file.")
+        try:
+            settings = read_mapping(path)
+            _check_settings(settings, {action.dest for action in parser._actions}, where=str(values))
+        except InputError as error:
+            stop(str(error))
+        if settings:
+            OneLineParser.config_file = values
+            try:
+                super().__call__(parser, cfg, values, option_string)
+            finally:
+                OneLineParser.config_file = None
+
+
+def _check_settings(values: Mapping[str, Any], options: Collection[str], *, where: str, group: str = "") -> None:
+    """Check that each key of a file names an option, such as model.kappa, or a group of them, such as model."""
+    inside = [option.removeprefix(group).split(".") for option in options if option.startswith(group)]
+    inside = [names for names in inside if names[-1] not in ("config", "help", "print_config")]
+    check_keys(values, sorted({names[0] for names in inside}), where=where)
+    for name in {names[0] for names in inside if len(names) > 1} & values.keys():
+        place = f"{where}: {group}{name}"
+        if values[name] is None:
+            raise InputError(f"{place} is null, expected settings. Remove it to have their defaults.")
+        _check_settings(as_mapping(values[name], where=place), options, where=place, group=f"{group}{name}.")
 
 
 def stop(message: str) -> NoReturn:
@@ -89,7 +125,7 @@ def _add_arguments(parser: ArgumentParser, function: Callable[..., None]) -> Non
         options: dict[str, Any] = {"help": explained[name]}
         if is_dataclass(kind):
             if name == "config":
-                parser.add_argument("--config", action="config", **options)
+                parser.add_argument("--config", action=ConfigFile, **options)
             parser.add_class_arguments(kind)  # pyright: ignore[reportArgumentType]
             continue
         if kind is bool and default is False:
@@ -118,10 +154,20 @@ def parse(command: Command, arguments: list[str]) -> Namespace:
                 f"an argument that begins with {argument[:20]!r} has {len(argument):,} characters, expected at most "
                 f"{MAX_ARGUMENT_LENGTH:,}. Long texts can be given with --file."
             )
+        try:
+            argument.encode()
+            unusable = argument.find("\0")
+        except UnicodeEncodeError as error:
+            unusable = error.start
+        if unusable >= 0:  # several libraries cannot open a file of such a name
+            raise InputError(
+                f"the argument {argument[:40]!r} is not UTF-8 text at character {unusable + 1}. Correct it; a file of "
+                f"such a name can be renamed."
+            )
     try:
         return make_parser("nvib", command).parse_args(with_packaged_configs(arguments))
-    except UnicodeDecodeError as error:
-        raise InputError(f"--config: not a text file ({error}). Give a YAML file.") from error
+    except FileNotFoundError as error:
+        raise InputError("the current directory was removed. Change to one that exists.") from error
 
 
 def call(command: Command, given: Namespace) -> None:
@@ -144,8 +190,9 @@ def _settings(kind: Any, given: Namespace) -> Any:
     try:
         return from_builtins(given.as_dict(), kind)
     except ValueError as error:
-        message = re.sub(r"(.*) - at `\$\.(.*)`", r"\2: \1", " ".join(str(error).split()))
-        raise InputError(message) from error
+        files = given.get("config")
+        where = f" (in {files[-1]} or on the command line)" if files else ""
+        raise InputError(f"{reworded(str(error))}{where}") from error
 
 
 def with_packaged_configs(arguments: list[str]) -> list[str]:

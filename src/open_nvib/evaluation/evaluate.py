@@ -212,6 +212,14 @@ class _Evaluator:
                 self.say(f"{where}: left out, has sentences of {most} tokens, longer than the model's {longest}")
         return found
 
+    def originals(self, partition: str) -> list[str] | None:
+        """Sentences before they were tokenised, without those too long for the model; None of data without them."""
+        rows = self.prepared.split(partition, self.settings.split)
+        if "text" not in rows.column_names:
+            return None
+        pairs = zip(rows["text"], rows["input_ids"], strict=True)
+        return [text for text, ids in pairs if len(ids) <= self.run.longest]
+
     def reconstruction(self) -> dict[str, Reconstruction]:
         """Measure reconstruction of the partition that the model was trained on, and of others."""
         settings = self.settings
@@ -224,10 +232,14 @@ class _Evaluator:
                 "split": settings.split,
                 "sentences": settings.sentences,
                 "seed": settings.seed,
+                "references": "tokens and text",
             }
 
-            def compute(texts: list[list[int]] = texts) -> Reconstruction:
-                return measure_reconstruction(self.run, choose(texts, settings.sentences, settings.seed))
+            def compute(texts: list[list[int]] = texts, partition: str = partition) -> Reconstruction:
+                originals = self.originals(partition)
+                if originals is not None:
+                    originals = choose(originals, settings.sentences, settings.seed)
+                return measure_reconstruction(self.run, choose(texts, settings.sentences, settings.seed), originals)
 
             results[partition] = self.cache.run(f"reconstruction-{partition}", inputs, compute, Reconstruction)
         return results

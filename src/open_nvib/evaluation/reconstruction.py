@@ -1,7 +1,7 @@
 """Reconstruction of unseen texts, the number of vectors kept for them, and the tokens that these are spent on."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,25 +30,27 @@ KINDS = ("word", "continued", "number", "punctuation")
 PLACES = ("first fifth", "second", "third", "fourth", "last fifth")
 
 
-def measure_reconstruction(run: Run, texts: Texts) -> Reconstruction:
-    """Measure BLEU, perplexity and exact matches at the mean of the latent, and the vectors kept."""
+def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | None = None) -> Reconstruction:
+    """Measure BLEU, perplexity and exact matches at the mean of the latent, and the vectors kept.
+
+    `originals` are the texts before they were tokenised, if they are known.
+    """
     losses = evaluate_losses(run.model, texts)
     decoded = reconstruct_ids(run.model, texts, progress="reconstruct")
-    scores, signature = score_reconstruction(texts, decoded, run.tokenizer)
+    scores, signature = score_reconstruction(texts, decoded, run.tokenizer, originals)
     kept = vectors_kept(run.model, texts)
-    originals, copies = (
-        run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded)
-    )
+    shown, copies = (run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded))
     return Reconstruction(
         sentences=len(texts),
         bleu=scores["bleu"],
+        text_bleu=scores.get("text_bleu"),
         signature=signature,
         exact=scores["exact"],
         perplexity=losses["perplexity"],
         cross_entropy=losses["loss"],
         kept=kept_share(texts, kept),
         by_length=by_length(texts, kept),
-        examples=tuple(map(Example, originals, copies)),
+        examples=tuple(map(Example, shown, copies)),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -16,6 +16,8 @@ from open_nvib.store.runs import damage, seal
 from open_nvib.text.data import Prepared
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import Texts
+
+T = TypeVar("T")
 
 DIRECTORY = "scorers"
 SIZES = (
@@ -154,7 +156,10 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def choose(texts: list[list[int]], count: int, seed: int) -> list[list[int]]:
-    """Choose some of the texts, in an order that the seed determines; all if `count` is 0 or more than there are."""
+def choose(texts: list[T], count: int, seed: int) -> list[T]:
+    """Choose some of the texts, in an order that the seed determines; all if `count` is 0 or more than there are.
+
+    Of several lists of one length, the same places are chosen.
+    """
     order = np.random.default_rng(seed).permutation(len(texts))
     return [texts[index] for index in order[: count or None]]

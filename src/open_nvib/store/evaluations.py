@@ -35,12 +35,15 @@ class Reconstruction:
 
     Attributes:
         kept: ν, the mean over texts of the vectors kept for each token.
+        bleu: against the texts as the tokenizer gives them back, as a perfect model would.
+        text_bleu: against the texts before they were tokenised; None in early records.
         signature: of sacreBLEU: its version and options.
         exact: share of texts that are reconstructed token for token.
     """
 
     sentences: int
     bleu: float | None = None
+    text_bleu: float | None = None
     signature: str = ""
     exact: float | None = None
     perplexity: float | None = None

@@ -4,6 +4,7 @@ import errno
 import hashlib
 import json
 import math
+import os
 import shutil
 import tempfile
 import uuid
@@ -79,6 +80,13 @@ def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
     write_text(path, json.dumps(as_builtins(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
+def read_stored(path: Path) -> bytes:
+    """Read a file; an OSError for anything else, such as a pipe, which would be waited for without end."""
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "not a file", str(path))
+    return path.read_bytes()
+
+
 def read_record(path: Path, kind: type[T], *, fix: str) -> T:
     """Read a JSON file as the dataclass `kind`; an InputError names the entry that does not fit.
 
@@ -86,7 +94,7 @@ def read_record(path: Path, kind: type[T], *, fix: str) -> T:
     extensions Infinity and NaN, which earlier versions wrote, are None.
     """
     try:
-        return from_builtins(as_builtins(json.loads(path.read_text(encoding="utf-8"))), kind)
+        return from_builtins(as_builtins(json.loads(read_stored(path).decode())), kind)
     except json.JSONDecodeError as error:
         raise damaged(path, f"not JSON: {error}", fix=fix) from error
     except (OSError, ValueError, RecursionError) as error:  # ValueError: of UTF-8, of msgspec, of a __post_init__
@@ -147,6 +155,15 @@ def file_lock(path: Path) -> BaseFileLock:
     return FileLock(path)
 
 
+def is_running(pid: int) -> bool:
+    """Tell whether a process of this machine exists."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:  # EPERM: a process of another user
+        return error.errno != errno.ESRCH
+    return True
+
+
 def digest_of_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
     hashed = hashlib.sha256()
@@ -199,7 +216,7 @@ def find_damage(
     """
     kind = Annotated[dict[str, FileEntry | str], msgspec.Meta(min_length=1)]
     try:
-        entries: dict[str, FileEntry | str] = msgspec.json.decode((directory / name).read_bytes(), type=kind)
+        entries: dict[str, FileEntry | str] = msgspec.json.decode(read_stored(directory / name), type=kind)
     except (OSError, ValueError, RecursionError) as error:
         yield directory / name, f"is incomplete ({in_one_line(error)})"
         return
@@ -265,7 +282,7 @@ class ResultCache:
 def _read_result(path: Path, kind: Any) -> Any:
     """Read the result of a finished step; None if there is none, or if its file is damaged."""
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
+        found = json.loads(read_stored(path).decode())
         intact = digest(found["result"]) == found["digest"]
         return msgspec.convert(found["result"], kind, str_keys=True) if intact else None
     except (OSError, ValueError, RecursionError, LookupError, TypeError):

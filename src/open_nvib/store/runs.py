@@ -26,6 +26,7 @@ from open_nvib.store.files import (
     from_builtins,
     in_one_line,
     read_record,
+    read_stored,
     whole_name,
     write_json,
     write_manifest,
@@ -132,6 +133,19 @@ def replace_run(directory: Path) -> None:
     shutil.rmtree(finished, ignore_errors=True)
 
 
+def complete_replacement(run: Path) -> None:
+    """Finish to replace a run where that was stopped between two files; to be called before a run is read."""
+    if os.path.isdir(run / FINISHED_REPLACEMENT):
+        with training_lock(run):
+            replace_run(run)
+
+
+def discard_empty_replacement(path: Path) -> None:
+    """Remove a replacement that failed before its first checkpoint: there is nothing in it to go on from."""
+    if path.name == REPLACEMENT and not checkpoints(path / CHECKPOINTS):
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def run_being_written(run: Path) -> Path:
     """Return the folder that training writes to: the run itself, or that of its replacement."""
     return run / REPLACEMENT if is_run(run / REPLACEMENT) else run
@@ -181,7 +195,7 @@ def read_config(run: Path) -> TrainConfig:
 
 def _read_config(path: Path) -> dict[str, Any]:
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+        content = yaml.safe_load(read_stored(path).decode())
     except OSError as error:
         raise damaged(path, error, fix=RESTORE) from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:
@@ -276,7 +290,7 @@ def read_log(run: Path) -> list[LogEntry]:
     """Read the log; empty where there is none. A line that is cut, as the last one of a live run may be, is skipped."""
     path = run / LOG
     try:
-        lines = path.read_bytes().splitlines() if path.exists() else []
+        lines = read_stored(path).splitlines() if path.exists() else []
     except OSError as error:
         raise damaged(path, error, fix="Move it away: the log is not needed to go on.") from error
     entries = []
@@ -378,9 +392,10 @@ def writing_to(path: Path, *, remove: bool = True) -> Iterator[None]:
         reason = disk_trouble(error, path.parent)
         if reason is None or isinstance(error, InputError):
             raise
-        if remove:
+        if remove and path.is_dir():  # rmtree would wait for a pipe
             shutil.rmtree(path, ignore_errors=True)
         what = reason if reason.startswith("no space") else f"cannot be written ({reason})"
+        where = getattr(error, "filename", None) or path
         raise InputError(
-            f"{path}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
+            f"{where}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
         ) from error

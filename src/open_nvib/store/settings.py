@@ -98,6 +98,8 @@ def check_numbers(settings: Any, *kinds: Any, where: str = "") -> None:
         value = getattr(settings, option.name)
         for number in (value.start, value.end) if isinstance(value, Schedule) else (value,):
             check_number(option.name, number, where)
+        if isinstance(value, Schedule):  # its steps
+            check_numbers(value, where=f"{where}{option.name}: ")
 
 
 BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]

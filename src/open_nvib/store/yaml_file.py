@@ -160,18 +160,25 @@ _KINDS = {
     "str": "text",
     "NoneType": "null",
     "Schedule": "a schedule {start: …, end: …}",
+    "object": "settings",
+    **dict.fromkeys(("array", "list", "Sequence"), "a list"),
+    "null": "null",
 }
-"""What a message calls the types of settings."""
+"""What messages call the types of Python and of msgspec."""
 
 
 def reworded(message: str) -> str:
-    """Put a message of jsonargparse in one sentence, without the name that `_parser` gives to the settings."""
+    """Put a message of jsonargparse or msgspec in one sentence, without the name that `_parser` gives to settings."""
     message = " ".join(message.split())
     message = message.replace("Problems parsing config", "--config")
     message = re.sub(
         r"Does not validate against .*? Subtypes: \[(.*?)\] Errors: .* Given value: (.*)", _expected, message
     )
     message = re.sub(r"Expected an? (<class '[\w.]+'>)(?:\. Got value: (.*))?", _expected, message)
+    message = re.sub(r"Expected a typing\.Literal\[(.*)\]\. Got value: (.*)", r"got '\2', expected one of \1.", message)
+    message = re.sub(r"Unable to load config '(.*?)' - .*", r"got '\1', expected a YAML file with settings.", message)
+    message = re.sub(r"(.*) - at `\$\.(.*)`", r"\2: \1", message)  # msgspec's
+    message = re.sub(r"Expected `(.*)`, got `(.*)`", _expected_by_msgspec, message)
     message = re.sub(r"Group 'it' does not accept option '(.*)'", r"unknown setting '\1'", message)
     message = re.sub(r"Parser key \"(?:it\.)?([^\"]*)\"", r"\1", message)
     return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:MAX_MESSAGE_LENGTH]}…"
@@ -181,3 +188,8 @@ def _expected(found: re.Match[str]) -> str:
     kinds = [name.rpartition(".")[2] for name in re.findall(r"<class '([\w.]+)'>", found[1])]
     names = " or ".join(dict.fromkeys(str(_KINDS.get(name, name)) for name in kinds)) or found[1]
     return f"got {shown(found[2])}, expected {names}." if found[2] is not None else f"expected {names}."
+
+
+def _expected_by_msgspec(found: re.Match[str]) -> str:
+    names = " or ".join(_KINDS.get(name, name) for name in found[1].split(" | "))
+    return f"got {_KINDS.get(found[2], found[2])}, expected {names}."

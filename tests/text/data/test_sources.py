@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import io
 import json
+import os
 import tarfile
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from open_nvib.store.files import InputError
-from open_nvib.text.data import sources
+from open_nvib.text.data import PrepareConfig, sources
 from open_nvib.text.data.sources import (
     copy_enwik8,
     file_texts,
@@ -21,6 +22,7 @@ from open_nvib.text.data.sources import (
     is_enwik8,
     kind_of,
     obtain_enwik8,
+    open_source,
     paragraphs,
 )
 
@@ -109,9 +111,15 @@ def test_the_kind_of_a_file_without_ending_is_seen_in_its_first_bytes(tmp_path):
         ("a.jsonl", b'{"text": "x"}\n{"text"', "line 2 is not JSON"),
         ("a.jsonl", b"[1]", "line 1 is a JSON list"),
         ("a.parquet", b"PAR1 not at all", "Parquet"),
+        ("a.csv", b"text\nEvery winter, he came.\n", "line 2 does not have the 1 fields"),
+        ("a.csv", b"id,text\n1\n", "line 2 does not have the 2 fields"),
+        ("a.csv", b'text\nA river.\n"A stone.\nA war.\n', "not CSV"),
+        ("a.csv", b"text,text\n1,2\n", "2 columns 'text'"),
+        ("a.txt.gz", gzip.compress(b"a" * 5000, mtime=0), "line 1 has 4,096 bytes or more"),
     ],
 )
-def test_a_bad_file_is_one_clear_line(tmp_path, name, content, message):
+def test_a_bad_file_is_one_clear_line(tmp_path, monkeypatch, name, content, message):
+    monkeypatch.setattr("open_nvib.text.data.sources._LONGEST_LINE", 4096)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(InputError, match=message) as caught:
         read(tmp_path / name)
@@ -124,6 +132,23 @@ def test_a_missing_file_and_an_empty_folder_are_input_errors(tmp_path):
         find_files(tmp_path / "absent.txt")
     with pytest.raises(InputError, match="no file to read"):
         find_files(tmp_path)
+
+
+def test_parquet_with_bytes_that_are_not_utf_8_is_one_line(tmp_path):
+    offsets = pa.array([0, 2], pa.int32()).buffers()[1]
+    texts = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet")
+    with pytest.raises(InputError, match="Parquet"):
+        read(tmp_path / "a.parquet")
+
+
+def test_a_link_to_nowhere_is_no_id_of_the_hub_and_a_pipe_no_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    os.symlink("nowhere", "link")
+    os.mkfifo("pipe.txt")
+    for source, message in (("link", "no such file"), ("pipe.txt", "neither a file nor a folder")):
+        with pytest.raises(InputError, match=message):
+            open_source(PrepareConfig(source=source))
 
 
 def read_hub(dataset, column="text", split="train", config=None):

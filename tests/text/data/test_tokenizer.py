@@ -43,6 +43,17 @@ def test_a_vocabulary_file_gives_its_line_numbers(tmp_path):
     assert ids_of(load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=False), ["The cats."]) == [[1, 6, 7, 8]]
 
 
+def test_a_vocabulary_without_an_id_for_each_entry_is_refused(tmp_path):
+    """The model has as many rows as the tokenizer has entries, so an id beyond them would be an error in training."""
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "the", "the", "cat"]))
+    with pytest.raises(InputError, match="duplicate entry 'the'"):
+        load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=True)
+    gaps = Tokenizer(models.WordLevel({"[UNK]": 0, "the": 1, "cat": 90}, unk_token="[UNK]"))
+    gaps.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="ids up to 90"):
+        load_tokenizer(str(tmp_path / "tokenizer.json"), lowercase=True)
+
+
 def test_training_is_deterministic_and_covers_the_text(sentences):
     first = train_tokenizer(sentences, vocab_size=200, lowercase=True)
     second = train_tokenizer(sentences, vocab_size=200, lowercase=True)

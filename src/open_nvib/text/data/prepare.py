@@ -1,6 +1,5 @@
 """`prepare`: source → sentences → split → tokenizer → lengths → partitions → a directory, all or nothing."""
 
-import errno
 import glob
 import itertools
 import multiprocessing
@@ -23,10 +22,12 @@ import pyarrow as pa
 from jaxtyping import Int
 from tqdm.auto import tqdm
 
-from open_nvib.store.files import InputError, disk_trouble, write_json, write_manifest
+from open_nvib.store.files import InputError, disk_trouble, is_running, write_json, write_manifest
 from open_nvib.store.settings import TRAINED_TOKENIZER, PrepareConfig, Recipe, recipe_settings
 from open_nvib.text.data.markup import UNKNOWN
 from open_nvib.text.data.prepared import (
+    OLD,
+    PARTIAL,
     RECORD,
     TOKENIZER,
     Counts,
@@ -36,6 +37,7 @@ from open_nvib.text.data.prepared import (
     is_prepared,
     load_prepared,
     residue_dropped,
+    restore_replaced,
 )
 from open_nvib.text.data.sentences import SPLITS, Found, assign_splits, batches, find, sample, within
 from open_nvib.text.data.sources import Part, Source, digest, open_source
@@ -54,6 +56,7 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
             something else. Data of another recipe is replaced only with `overwrite`, anything else never.
     """
     output = Path(config.output).expanduser()
+    restore_replaced(output)
     check_output(output)
     source = open_source(config)
     recipe = make_recipe(config, source)
@@ -261,11 +264,12 @@ def _reuse(output: Path, recipe: Recipe, *, overwrite: bool) -> Prepared | None:
 @contextmanager
 def writing(output: Path) -> Iterator[Path]:
     """Make a directory beside `output` to write to. It replaces `output` if all goes well, else it is removed."""
-    prefix = f".{output.name}.partial-{socket.gethostname()}-"
+    prefix = f".{output.name}{PARTIAL}{socket.gethostname()}-"
     partial = output.parent / f"{prefix}{os.getpid()}"
     try:
         output.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(output.parent, prefix)
+        for abandoned in (prefix, prefix.replace(PARTIAL, OLD)):
+            _remove_abandoned(output.parent, abandoned)
         partial.mkdir()
     except OSError as error:
         raise InputError(f"{output}: cannot be written ({error.strerror}). Give another --output.") from error
@@ -286,9 +290,14 @@ def _replace(output: Path, fresh: Path) -> None:
     if not output.exists():
         fresh.rename(output)
         return
-    old = fresh.with_name(fresh.name.replace(".partial-", ".old-"))
+    old = fresh.with_name(fresh.name.replace(PARTIAL, OLD))
     output.rename(old)
-    fresh.rename(output)
+    try:
+        fresh.rename(output)
+    except OSError:
+        if not output.exists():
+            old.rename(output)
+        raise
     shutil.rmtree(old)
 
 
@@ -296,13 +305,5 @@ def _remove_abandoned(folder: Path, prefix: str) -> None:
     """Remove what killed processes of this machine left behind."""
     for path in folder.glob(f"{glob.escape(prefix)}*"):
         pid = path.name.removeprefix(prefix)
-        if pid.isdecimal() and not _is_running(int(pid)):
+        if pid.isdecimal() and not is_running(int(pid)):
             shutil.rmtree(path, ignore_errors=True)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except OSError as error:  # EPERM: a process of another user
-        return error.errno != errno.ESRCH
-    return True

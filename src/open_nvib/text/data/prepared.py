@@ -6,7 +6,9 @@ tokenizer/      for AutoTokenizer.from_pretrained
 short/train/    an Arrow dataset for each partition and split
 """
 
+import glob
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +21,7 @@ import numpy as np
 from jaxtyping import Int
 from transformers import PreTrainedTokenizerBase
 
-from open_nvib.store.files import InputError, check_manifest, damaged, read_record
+from open_nvib.store.files import InputError, check_manifest, damaged, is_running, read_record, read_stored
 from open_nvib.store.settings import Recipe
 from open_nvib.text.data.sentences import SPLITS
 from open_nvib.text.data.tokenizer import open_tokenizer
@@ -27,6 +29,8 @@ from open_nvib.text.drawing import PALETTE, save_figure
 
 RECORD = "recipe.json"
 TOKENIZER = "tokenizer"
+PARTIAL, OLD = ".partial-", ".old-"
+"""Between the name of the data and those of machine and process: data that is being made, and data it replaces."""
 FORMAT = "open_nvib prepared text, 1"
 _FIX = "Prepare the data again in another place, with `nvib prepare --output`."
 
@@ -167,14 +171,26 @@ def residue_dropped(count: int) -> str:
 def is_prepared(path: Path) -> bool:
     """Tell whether the directory has a record of prepared data."""
     try:
-        return json.loads((path / RECORD).read_text(encoding="utf-8")).get("format") == FORMAT
-    except (OSError, ValueError, AttributeError):
+        return json.loads(read_stored(path / RECORD).decode()).get("format") == FORMAT
+    except (OSError, ValueError, AttributeError, RecursionError):
         return False
+
+
+def restore_replaced(path: Path) -> None:
+    """Put back data that a process had moved away when it was killed, just before new data took its place."""
+    if not path.name or os.path.lexists(path):
+        return
+    for old in path.parent.glob(f".{glob.escape(path.name)}{OLD}*"):
+        pid = old.name.rpartition("-")[2]
+        if pid.isdecimal() and not is_running(int(pid)):
+            old.rename(path)
+            return
 
 
 def load_prepared(path: str | Path) -> Prepared:
     """Open data that `prepare` wrote."""
     path = Path(path).expanduser()
+    restore_replaced(path)
     if not is_prepared(path):
         found = "no such directory" if not path.exists() else f"this has no {RECORD} of prepared data"
         raise InputError(f"{path}: {found}, expected a directory that `nvib prepare --output {path}` writes.")

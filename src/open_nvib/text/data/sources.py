@@ -70,7 +70,7 @@ def open_source(config: PrepareConfig) -> Source:
     if config.source in _WIKITEXT_CONFIGS:
         return _from_hub(config, _WIKITEXT, _WIKITEXT_CONFIGS[config.source], "text", clean_wikitext)
     path = Path(config.source).expanduser()
-    if path.exists() or kind_by_name(path) is not None or not _HUB_ID.fullmatch(config.source):
+    if os.path.lexists(path) or kind_by_name(path) is not None or not _HUB_ID.fullmatch(config.source):
         return _from_files(config, path)
     return _from_hub(config, config.source, config.dataset_config, config.column, str)
 
@@ -141,6 +141,7 @@ KINDS: dict[str, Kind] = {
 }
 _UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _LONGEST_CSV_FIELD = 1 << 30  # characters; the csv module's own limit of 131,072 is less than a long article
+_LONGEST_LINE = 1 << 28  # bytes; a packed file of a few MB can hold one of many GB
 _LINES_TO_JUDGE_WRAPPING = 2000
 _LONGEST_WRAPPED_LINE = 100
 _ENDS_LIKE_A_SENTENCE = re.compile(r"[.!?…:][\"'”’)\]]*$")
@@ -152,6 +153,8 @@ def find_files(path: Path) -> list[Path]:
         raise InputError(f"{path}: no such file or folder. Check the path.")
     if path.is_file():
         return [path]
+    if not path.is_dir():  # a pipe or a device; the text is read twice, for its digest and to prepare it
+        raise InputError(f"{path}: neither a file nor a folder, expected text that can be read again. Give a file.")
     inside = (file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith("."))
     found = [file for file in inside if kind_by_name(file) is not None]
     if not found:
@@ -212,7 +215,9 @@ def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without their ends; an empty line follows a final line end."""
     line = b"\n"
     with _opened(path, unpack=True) as stream:
-        for number, line in enumerate(stream, start=1):
+        for number, line in enumerate(iter(partial(stream.readline, _LONGEST_LINE), b""), start=1):
+            if len(line) == _LONGEST_LINE:
+                raise InputError(f"{path}: line {number} has {_LONGEST_LINE:,} bytes or more, expected shorter lines.")
             yield _decode(line.removesuffix(b"\n"), path, number).rstrip("\r")
     if line.endswith(b"\n"):
         yield ""
@@ -269,11 +274,17 @@ def _jsonl(path: Path, column: str) -> Iterator[str]:
 
 def _csv(path: Path, column: str) -> Iterator[str]:
     csv.field_size_limit(_LONGEST_CSV_FIELD)
-    reader = csv.DictReader(line + "\n" for line in read_lines(path))
+    reader = csv.DictReader((line + "\n" for line in read_lines(path)), strict=True)
     try:
-        _check_column(path, column, reader.fieldnames or ())
+        names = reader.fieldnames or ()
+        _check_column(path, column, names)
         for row in reader:
-            yield row[column] or ""
+            if row[column] is None or row.get(None):  # too few fields or too many: the text may be a part of itself
+                raise InputError(
+                    f"{path}: line {reader.line_num} does not have the {len(names)} fields of the first line. Put a "
+                    f"text with a comma in quotes."
+                )
+            yield row[column]
     except csv.Error as error:
         raise InputError(f"{path}: line {reader.line_num} is not CSV ({error}).") from None
 
@@ -285,7 +296,7 @@ def _parquet(path: Path, column: str) -> Iterator[str]:
             for batch in file.iter_batches(columns=[column], batch_size=4096):
                 for value in batch.column(0).to_pylist():
                     yield _text(value, path, column)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as Parquet ({in_one_line(error)}).") from error
 
 
@@ -293,8 +304,10 @@ _COLUMN_READERS: dict[str, Callable[[Path, str], Iterator[str]]] = {"jsonl": _js
 
 
 def _check_column(where: object, column: str, there: Collection[str]) -> None:
-    if column not in there:
-        raise InputError(f"{where}: no column {column!r}; available: {', '.join(there) or 'none'}. Give --column.")
+    count = list(there).count(column)
+    if count != 1:
+        found = f"{count} columns" if count else "no column"
+        raise InputError(f"{where}: {found} {column!r}; available: {', '.join(there) or 'none'}. Give --column.")
 
 
 def _text(value: object, where: object, column: str) -> str:

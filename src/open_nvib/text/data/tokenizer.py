@@ -40,6 +40,8 @@ def bert(vocab: dict[str, int], *, lowercase: bool) -> PreTrainedTokenizerBase:
 def load_tokenizer(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a vocab.txt, a tokenizer.json, a folder or an id on the hub, with all special tokens."""
     path = Path(name).expanduser()
+    if path.exists() and not path.is_file() and not path.is_dir():
+        raise InputError(f"tokenizer {name!r}: neither a file nor a folder. Give the path of one, or 'train'.")
     if path.is_file() and path.suffix == ".txt":
         return bert(_read_vocab(path), lowercase=lowercase)
     try:
@@ -52,7 +54,13 @@ def load_tokenizer(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
             f"tokenizer {name!r}: cannot be loaded ({in_one_line(error)}). Give 'train', the path of a vocab.txt, of a "
             f"tokenizer.json or of a folder with a saved tokenizer, or with network the id of one on the hub."
         ) from error
-    return with_special_tokens(tokenizer)
+    tokenizer = with_special_tokens(tokenizer)
+    highest = max(tokenizer.get_vocab().values())
+    if highest >= len(tokenizer):  # the model has a row for each entry
+        raise InputError(
+            f"tokenizer {name!r}: its {len(tokenizer)} entries have ids up to {highest}, expected ids without gaps."
+        )
+    return tokenizer
 
 
 def _read_vocab(path: Path) -> dict[str, int]:
@@ -60,6 +68,9 @@ def _read_vocab(path: Path) -> dict[str, int]:
         entries = path.read_text(encoding="utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError:
         raise InputError(f"{path}: not UTF-8 text, expected a vocabulary with one entry a line.") from None
+    twice = [entry for entry, count in Counter(entries).items() if count > 1]
+    if twice:  # the ids would have gaps
+        raise InputError(f"{path}: duplicate entry {twice[0]!r}, expected a vocabulary of distinct ones. Remove one.")
     missing = [token for token in SPECIAL_TOKENS if token not in entries]
     if missing:
         raise InputError(

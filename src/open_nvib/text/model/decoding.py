@@ -177,11 +177,17 @@ def evaluate_losses(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Ten
 
 
 def score_reconstruction(
-    texts: Texts, decoded: Texts, tokenizer: PreTrainedTokenizerBase
+    texts: Texts, decoded: Texts, tokenizer: PreTrainedTokenizerBase, originals: Sequence[str] | None = None
 ) -> tuple[dict[str, float], str]:
-    """Score detokenised texts: sacreBLEU, the share of exact matches, and the signature of that BLEU."""
+    """Score detokenised texts: sacreBLEU, the share of exact matches, and the signature of that BLEU.
+
+    The reference of `bleu` is what the tokenizer gives back for a text, so that a perfect model has 100. With
+    `originals`, the texts before they were tokenised, `text_bleu` is measured against these.
+    """
     references, hypotheses = (tokenizer.batch_decode([list(ids) for ids in many]) for many in (texts, decoded))
     exact = sum(list(a) == list(b) for a, b in zip(texts, decoded, strict=True)) / max(1, len(texts))
     bleu = BLEU()
-    score = bleu.corpus_score(hypotheses, [references]).score
-    return {"bleu": score, "exact": exact}, str(bleu.get_signature())
+    scores = {"bleu": bleu.corpus_score(hypotheses, [references]).score, "exact": exact}
+    if originals is not None:
+        scores["text_bleu"] = bleu.corpus_score(hypotheses, [originals]).score
+    return scores, str(bleu.get_signature())

@@ -34,6 +34,7 @@ from open_nvib.store.runs import (
     change_metrics,
     claim_directory,
     cut_log,
+    discard_empty_replacement,
     discard_other_replacement,
     last_good_checkpoint,
     replace_run,
@@ -127,8 +128,13 @@ def train(
             if main:
                 discard_other_replacement(claim.path, config)
                 _write_run(claim.path, config, prepared)
-        trainer = make_trainer(config, claim.path, prepared, model, chosen, callbacks)
-        metrics = _train_and_save(trainer, claim.path)
+        try:
+            trainer = make_trainer(config, claim.path, prepared, model, chosen, callbacks)
+            metrics = _train_and_save(trainer, claim.path)
+        except BaseException:
+            if main:
+                discard_empty_replacement(claim.path)
+            raise
         if main:
             replace_run(directory)
     return metrics
@@ -193,7 +199,7 @@ def _find_device(name: str | None) -> torch.device:
 def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
     """Write what a run has from its beginning."""
     with writing_to(directory, remove=False):
-        directory.mkdir(parents=True, exist_ok=True)
+        (directory / TOKENIZER).mkdir(parents=True, exist_ok=True)  # as in save_model
         (directory / MANIFEST).unlink(missing_ok=True)  # of files that are now written anew
         prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
         histogram = prepared.length_histogram(config.partition).tolist()
@@ -214,6 +220,7 @@ def _choose_partition(config: TrainConfig, prepared: Prepared, main: bool) -> Tr
 def save_model(run: Path, model: TextAutoencoder, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the model such that the Auto classes of transformers open both the run and its folder model/."""
     folder = run / MODEL
+    folder.mkdir(exist_ok=True)  # transformers writes nothing, and says nothing, where a file is
     model.save_pretrained(folder)
     tokenizer.save_pretrained(str(folder))
     for name in FOR_TRANSFORMERS:

@@ -34,6 +34,7 @@ from open_nvib.store.runs import (
     TOKENIZER,
     Numbers,
     RunMetrics,
+    complete_replacement,
     is_run,
     read_config,
     read_lengths,
@@ -437,6 +438,7 @@ def _hub_errors(name: str) -> Iterator[None]:
 def load_run(path: str | Path, *, device: str | None = None) -> Run:
     """Open a run directory that `nvib train` wrote, or a folder that `save_pretrained` wrote."""
     path = Path(path).expanduser()
+    complete_replacement(path)
     try:
         published = not (path / CONFIG).is_file() and (path / MODEL_CONFIG).is_file()
         found = is_run(path) or published
