@@ -32,7 +32,7 @@ from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.using.run import Run, load_run
 
 DIRECTORY, SCORERS = "evaluation", "scorers"
-SENTENCES_OF_OTHERS = 500
+SENTENCES_OF_OTHERS = 200
 """Sentences of partitions that the model was not trained on for which numbers of vectors are tried: it takes long."""
 PACKAGES = ("torch", "transformers", "sacrebleu")
 
