@@ -33,17 +33,15 @@ def measure_number(run: Run, texts: Texts) -> NumberOfVectors:
 
 def _at_share(run: Run, texts: Texts, share: float) -> AtShare:
     cuts = {"share": torch.full((len(texts),), share, device=run.model.device)}
-    decoded = reconstruct_ids(run.model, texts, cuts=cuts)
-    scores, _ = score_reconstruction(texts, decoded, run.tokenizer)
-    tried = decide_number(run.model, texts, shares=(share, share), places=PLACES).comes_back.tolist()
-    back = [found or list(text) == copy for found, text, copy in zip(tried, texts, decoded, strict=True)]
+    scores, _ = score_reconstruction(texts, reconstruct_ids(run.model, texts, cuts=cuts), run.tokenizer)
+    tried = decide_number(run.model, texts, shares=(share, share), places=PLACES)
     return AtShare(
         share=share,
         kept=kept_share(texts, vectors_kept(run.model, texts, cuts)),
         bleu=scores["bleu"],
         exact=scores["exact"],
         cross_entropy=evaluate_losses(run.model, texts, cuts)["loss"],
-        any_place=float(np.mean(back)),
+        any_place=tried.comes_back.float().mean().item(),
     )
 
 

@@ -157,8 +157,8 @@ class AtShare:
     Attributes:
         kept: ν, the mean over texts of the vectors for each token.
         cross_entropy: per token, in nats.
-        any_place: share of texts that come back with any of the places of the cuts that a search tries: what tries
-            alone do, without another number.
+        any_place: share of texts that come back with that number of vectors, all of one size, at any of the places of
+            the cuts that a search tries: what tries alone do, without another number.
     """
 
     share: float
