@@ -82,7 +82,7 @@ def impulse_bias(z: Tensor, log_pi: Tensor, scale: float) -> Tensor:
     return log_pi - 0.5 * scale * z.square().sum(-1)
 
 
-def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: int) -> tuple[Tensor, Tensor, Tensor]:
+def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: float) -> tuple[Tensor, Tensor, Tensor]:
     """Compute m, r (*batch, n, p) and the bias (*batch, n) of `attend_gaussians`."""
     ratio = (2 * log_sigma - 0.5 * math.log(d)).clamp(max=LOG_RATIO_MAX).exp()  # σ²/√d = r/(1 − r)
     one_minus_r = (1 + ratio).reciprocal()
