@@ -49,7 +49,7 @@ class EmpiricalPrior(TensorRecord):
     spread: Float[Tensor, ""]
 
     @staticmethod
-    def measure(batches: Iterable[Float[Tensor, "*batch p"]], *, d: float) -> "EmpiricalPrior":
+    def measure(batches: Iterable[Float[Tensor, "... p"]], *, d: float) -> "EmpiricalPrior":
         """Measure the prior on batches of vectors, without padding. `d` is the size of a head's key."""
         moments = Moments(d=d)
         for x in batches:

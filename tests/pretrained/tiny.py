@@ -86,3 +86,28 @@ def outputs(model: Any, batch: dict[str, Tensor]) -> Tensor:
 def distance(a: Tensor, b: Tensor) -> float:
     """Largest difference relative to the largest entry."""
     return ((a - b).abs().max() / a.abs().max()).item()
+
+
+WORDS = [f"word{number}" for number in range(5, VOCABULARY)]
+
+
+def word_tokenizer() -> Any:
+    """A tokenizer of the words word5 … word96 for the tiny models."""
+    from tokenizers import Tokenizer, models, pre_tokenizers, processors
+
+    special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+    known = {word: index for index, word in enumerate([*special, *WORDS])}
+    tokenizer = Tokenizer(models.WordLevel(known, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()  # pyright: ignore[reportAttributeAccessIssue]
+    tokenizer.post_processor = processors.TemplateProcessing(  # pyright: ignore[reportAttributeAccessIssue]
+        single="$A </s>", special_tokens=[("</s>", 2)]
+    )
+    names = {"bos_token": "<s>", "pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>"}
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=32, **names)
+
+
+def word_texts(count: int, seed: int = 0) -> list[str]:
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(3, 12, (count,), generator=generator)
+    draws = [torch.randint(len(WORDS), (int(length),), generator=generator) for length in lengths]
+    return [" ".join(WORDS[index] for index in draw.tolist()) for draw in draws]
