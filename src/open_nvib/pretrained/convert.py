@@ -390,7 +390,8 @@ def _decoder_inputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         mask = {} if "attention_mask" not in inputs else {"decoder_attention_mask": inputs["attention_mask"]}
         return {"decoder_input_ids": inputs["input_ids"], **mask}
     was_training = model.training
-    ids = model.eval().generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=MAX_NEW_TOKENS, max_length=None)
+    most = min(MAX_NEW_TOKENS, getattr(model.config, "max_position_embeddings", math.inf) - 1)
+    ids = model.eval().generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=most, max_length=None)
     model.train(was_training)
     real = ids != model.config.pad_token_id
     real[:, 0] = True  # the start, which is the padding's token in some models
