@@ -34,7 +34,7 @@ def folder(tmp_path_factory):
     (folder / "pairs.tsv").write_text("".join(f"{a}\t{b}\n" for a, b in zip(texts[:4], texts[4:8], strict=True)))
     (folder / "labels.tsv").write_text("".join(f"{text}\t{index % 2}\n" for index, text in enumerate(texts[:8])))
     for name, model in (
-        ("bart", tiny("bart", max_length=8)),
+        ("bart", tiny("bart")),
         ("bert", tiny("bert", kind="BertForSequenceClassification")),
     ):
         model.save_pretrained(folder / f"{name}-original")

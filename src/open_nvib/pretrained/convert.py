@@ -126,8 +126,8 @@ def convert(
         raise ValueError(
             f"convert: model is a converted {type(model).__name__}, expected one that is not. Use set_tau."
         )
-    if unknown := [name for name in where if name not in SECTIONS] or not where:
-        raise ValueError(f"convert: where is {where!r}, has {unknown}, expected some of {', '.join(SECTIONS)}.")
+    if not where or set(where) - set(SECTIONS):
+        raise ValueError(f"convert: where is {where!r}, expected some of {', '.join(SECTIONS)}.")
     found = sorted({section for _, _, section in find_attentions(model)} & set(where), key=SECTIONS.index)
     if not found:
         has = sorted({section for _, _, section in find_attentions(model)}, key=SECTIONS.index)
@@ -264,7 +264,7 @@ def kept(model: PreTrainedModel, threshold: float = 1.0) -> dict[str, Float[Tens
     for name, nvib in nvibs(model):
         x, real = observed(name, nvib)
         with torch.no_grad():
-            above = (nvib.log_alpha(x) > math.log(threshold)) & real
+            above = real & (nvib.log_alpha(x) > math.log(threshold)) if nvib.has_prior else real
         shares[name] = above.sum(-1) / real.sum(-1).clamp(min=1)
     return shares
 

@@ -23,6 +23,9 @@ TAU_ALPHA_RANGE, TAU_SIGMA_RANGE = (0.0, 10.0), (0.0, 0.5)
 OFF_SHARE = 0.25
 """Share of trials in which a section's prior is off (τ_α infinite), and in which it has no noise (τ_σ = 0)."""
 
+MAX_NEW_TOKENS = 128
+"""Longest translation of a trial, in tokens."""
+
 Taus = dict[str, dict[str, float]]
 
 
@@ -279,8 +282,9 @@ def _batches(tokenizer: Any, texts: Sequence[str], size: int) -> Iterator[dict[s
 @torch.no_grad()
 def _generate(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> list[str]:
     found = []
+    most = min(MAX_NEW_TOKENS, getattr(model.config, "max_position_embeddings", math.inf) - 1)
     for batch in _batches(tokenizer, texts, size):
-        ids = model.generate(**batch, num_beams=1, do_sample=False)
+        ids = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=most, max_length=None)
         found += tokenizer.batch_decode(ids, skip_special_tokens=True)
     return found
 
