@@ -259,11 +259,18 @@ def attend(
     dropout: float,
 ) -> Tensor:
     """Attend to keys that have a bias each, and to the prior's component if `prior`; (batch, queries, heads, d)."""
-    d, dtype = q.shape[-1], k.dtype
+    (batch, heads, n, d), dtype = k.shape, k.dtype
     extra = FEATURES + (-(d + FEATURES)) % ALIGNMENT
-    key_features = F.pad(_two_parts(bias, dtype), (0, extra - 2)).unsqueeze(1)  # (batch, 1, n, extra)
-    k = torch.cat([k, key_features.expand(-1, k.shape[1], -1, -1)], -1)
-    v = F.pad(v, (0, extra))
+    keys = k.new_zeros(batch, heads, n + prior, d + extra)  # one copy of the cache for each call, and not two
+    values = torch.zeros_like(keys)
+    keys[:, :, :n, :d], values[:, :, :n, :d] = k, v
+    keys[:, :, :n, d : d + 2] = _two_parts(bias, dtype).unsqueeze(1)
+    if prior and component is not None:
+        keys[:, :, n, :d], values[:, :, n, :d] = component.key[:, :, 0].to(dtype), component.value[:, :, 0].to(dtype)
+        keys[:, :, n, d : d + 2] = _two_parts(component.bias, dtype).unsqueeze(1)
+        keys[:, :, n, d + 2 : d + FEATURES] = 1.0
+        values[:, :, n, d] = 1.0  # its weight is a feature of the result
+        mask = None if mask is None else F.pad(mask, (0, 1), value=True if mask.dtype == torch.bool else 0.0)
     q_features = torch.zeros((), dtype=dtype, device=q.device).expand(*q.shape[:-1], 2)
     products = None
     if component is not None and component.matrices is not None:
@@ -271,18 +278,10 @@ def attend(
             wide = q.to(component.matrices.dtype)
             products = torch.einsum("bhqd,hde->bhqe", wide, component.matrices)
             q_features = _two_parts(0.5 * scale * (wide * products[..., :d]).sum(-1), dtype)
-    if prior and component is not None:
-        last = F.pad(_two_parts(component.bias, dtype), (0, 2), value=1.0)  # (batch or 1, FEATURES)
-        last = F.pad(last, (0, extra - FEATURES))[:, None, None].expand(-1, k.shape[1], -1, -1)
-        last = torch.cat([component.key.to(dtype), last], -1)
-        one = F.pad(component.value.to(dtype), (0, 1), value=1.0)  # its weight is a feature of the result
-        k = torch.cat([k, last.expand(len(k), -1, -1, -1)], 2)
-        v = torch.cat([v, F.pad(one, (0, extra - 1)).expand(len(v), -1, -1, -1)], 2)
-        mask = None if mask is None else F.pad(mask, (0, 1), value=True if mask.dtype == torch.bool else 0.0)
     ones = q_features.new_ones(()).expand(*q.shape[:-1], 2)
     rest = q_features.new_zeros(()).expand(*q.shape[:-1], extra - FEATURES)
     q = torch.cat([q * scale, ones, q_features, rest], -1)
-    attended = F.scaled_dot_product_attention(q.to(dtype), k, v, attn_mask=mask, dropout_p=dropout, scale=1.0)
+    attended = F.scaled_dot_product_attention(q.to(dtype), keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
     result = attended[..., :d]
     if products is not None:
         weight = attended[..., d : d + 1] if prior else 0.0
