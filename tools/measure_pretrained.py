@@ -160,7 +160,8 @@ def ratios(model: Any, converted: Any, run: Any) -> dict[str, float]:
 def training_ratio(model: Any, converted: Any, batch: Any) -> dict[str, float]:
     """A step with samples and the KL, against a step of the original."""
     converted.set_tau(alpha=10.0, sigma=0.1)
-    model.train(), converted.train()
+    model.train()
+    converted.train()
 
     def step(each: Any, kl: bool) -> None:
         loss = each(**batch).last_hidden_state.square().mean()
@@ -168,7 +169,8 @@ def training_ratio(model: Any, converted: Any, batch: Any) -> dict[str, float]:
         each.zero_grad()
 
     found = {"tau_alpha=10, tau_sigma=0.1": median_ratio(lambda: step(model, False), lambda: step(converted, True))}
-    model.eval(), converted.eval()
+    model.eval()
+    converted.eval()
     return found
 
 
@@ -178,7 +180,8 @@ def median_ratio(first: Any, second: Any, turns: int = 3) -> float:
         run()
         return time.process_time() - start
 
-    first(), second()
+    first()
+    second()
     return statistics.median([seconds(second) / seconds(first) for _ in range(turns)])
 
 

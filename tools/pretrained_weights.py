@@ -67,7 +67,8 @@ def read_ctranslate2(data: bytes) -> dict[str, np.ndarray]:
     def string() -> str:
         return stream.read(number("H"))[:-1].decode()
 
-    number("I"), string(), number("I")  # version, name and revision of the format
+    for read in (lambda: number("I"), string, lambda: number("I")):  # version, name and revision of the format
+        read()
     found = {}
     for _ in range(number("I")):
         name, rank = string(), number("B")
@@ -95,7 +96,6 @@ def write_opus_mt(output: Path) -> None:
             scale_embedding=True,
             max_position_embeddings=512,
             forced_eos_token_id=0,
-            num_beams=4,
             **sides,
             **tokens,
         )
@@ -111,13 +111,17 @@ def write_opus_mt(output: Path) -> None:
         (output / name).write_bytes(files["sentencepiece.model"])
     ids = {piece: index for index, piece in enumerate(vocabulary)} | {"<pad>": size}
     (output / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False))
-    places = {name: str(output / f"{name[:6]}.spm") for name in ("source_spm", "target_spm")}
     tokenizer = MarianTokenizer(
-        **places, vocab=str(output / "vocab.json"), source_lang="zh", target_lang="en", model_max_length=512
+        source_spm=str(output / "source.spm"),
+        target_spm=str(output / "target.spm"),
+        vocab=str(output / "vocab.json"),
+        source_lang="zh",
+        target_lang="en",
+        model_max_length=512,
     )
     tokenizer.save_pretrained(output)
     model.generation_config.bad_words_ids = [[size]]
-    model.generation_config.max_length = 128
+    model.generation_config.max_length, model.generation_config.num_beams = 128, 4
     model.save_pretrained(output)
 
 

@@ -68,7 +68,7 @@ def convert_model(
         raise InputError(f"{output}: exists already. Give another --output, or remove it first.")
     lines = [text for text in texts if text.strip()]
     try:
-        taus = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma}
+        taus: dict[str, Any] = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma}
         converted = convert(model, lines, tokenizer=tokenizer, where=tuple(where) or SECTIONS, **taus)
     except ValueError as error:
         raise InputError(in_one_line(error)) from error
