@@ -19,6 +19,7 @@ import tarfile
 import tempfile
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -86,8 +87,15 @@ def write_opus_mt(output: Path) -> None:
     raw = read_ctranslate2(files["model/model.bin"])
     vocabulary = json.loads(files["model/shared_vocabulary.json"])
     size, d = len(vocabulary), raw["decoder/embeddings/weight"].shape[1]
-    sides = {f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in SIZES.items()}
-    tokens = {"pad_token_id": size, "decoder_start_token_id": size, "eos_token_id": 0, "bos_token_id": 0}
+    sides: dict[str, Any] = {
+        f"{side}_{name}": value for side in ("encoder", "decoder") for name, value in SIZES.items()
+    }
+    tokens: dict[str, Any] = {
+        "pad_token_id": size,
+        "decoder_start_token_id": size,
+        "eos_token_id": 0,
+        "bos_token_id": 0,
+    }
     model = MarianMTModel(
         MarianConfig(
             vocab_size=size + 1,
