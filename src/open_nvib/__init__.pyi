@@ -15,6 +15,8 @@ from .attention import (
 )
 from .gamma import sample_log_dirichlet as sample_log_dirichlet
 from .gamma import sample_log_gamma as sample_log_gamma
+from .identity import EmpiricalPrior as EmpiricalPrior
+from .identity import IdentityNVIB as IdentityNVIB
 from .kl import dirichlet_kl as dirichlet_kl
 from .kl import dirichlet_kl_exact as dirichlet_kl_exact
 from .kl import gaussian_kl as gaussian_kl
@@ -36,6 +38,9 @@ from .readings import (
     likelihood_gap as likelihood_gap,
 )
 from .schedules import Schedule as Schedule
+from .stack import Encoded as Encoded
+from .stack import NVIBEncoder as NVIBEncoder
+from .stack import NVIBEncoderLayer as NVIBEncoderLayer
 from .transformer import MixtureAttention as MixtureAttention
 from .transformer import MixtureDecoderLayer as MixtureDecoderLayer
 

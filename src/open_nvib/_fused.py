@@ -40,9 +40,19 @@ def pad_values(values: Tensor) -> Tensor:
     return F.pad(values, (0, extra_features(values.shape[-1])))
 
 
-def attend_biased(q: Tensor, biased_keys: Tensor, padded_values: Tensor, *, scale: float) -> Tensor:
-    """Compute softmaxᵢ(scale·q·kᵢ + biasᵢ) vᵢ, (…, queries, size), from `bias_keys` and `pad_values`."""
-    attended = _attend(_biased_queries(q, scale), biased_keys, padded_values)
+def attend_biased(
+    q: Tensor, biased_keys: Tensor, padded_values: Tensor, *, scale: float, mask: Tensor | None = None
+) -> Tensor:
+    """Compute softmaxᵢ(scale·q·kᵢ + biasᵢ) vᵢ, (…, queries, size), from `bias_keys` and `pad_values`.
+
+    `mask` (batch, queries, n), the same for all heads, is True where a query may attend.
+    """
+    biased = _biased_queries(q, scale)
+    if mask is None:
+        attended = _attend(biased, biased_keys, padded_values)
+    else:
+        q_k_v = (x.to(biased_keys.dtype) for x in (biased, biased_keys, padded_values))
+        attended = F.scaled_dot_product_attention(*q_k_v, attn_mask=mask.unsqueeze(1), scale=1.0)
     return attended[..., : q.shape[-1]].view(q.shape)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from open_nvib._checks import check
@@ -82,7 +82,7 @@ def impulse_bias(z: Tensor, log_pi: Tensor, scale: float) -> Tensor:
     return log_pi - 0.5 * scale * z.square().sum(-1)
 
 
-def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: int) -> tuple[Tensor, Tensor, Tensor]:
+def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: float) -> tuple[Tensor, Tensor, Tensor]:
     """Compute m, r (*batch, n, p) and the bias (*batch, n) of `attend_gaussians`."""
     ratio = (2 * log_sigma - 0.5 * math.log(d)).clamp(max=LOG_RATIO_MAX).exp()  # σ²/√d = r/(1 − r)
     one_minus_r = (1 + ratio).reciprocal()
@@ -155,14 +155,17 @@ class DenoisingAttention(nn.Module):
         return f"p={self.p}, heads={self.heads}, d={self.d}"
 
     def forward(
-        self, query: Float[Tensor, "batch queries size"], mixture: Mixture | Projected
+        self,
+        query: Float[Tensor, "batch queries size"],
+        mixture: Mixture | Projected,
+        mask: Bool[Tensor, "#batch queries n"] | None = None,
     ) -> Float[Tensor, "batch queries size"]:
-        """Attend to a mixture, or to one that `project` returned."""
+        """Attend to a mixture, or to one that `project` returned. `mask` is True where a query may attend."""
         q, memory = self._prepare(query, mixture)
         if isinstance(memory, ProjectedImpulses):
-            attended = attend_biased(q, memory.keys, memory.values, scale=self.d**-0.5)
+            attended = attend_biased(q, memory.keys, memory.values, scale=self.d**-0.5, mask=mask)
         else:
-            attended = self._attend_gaussians(q, memory).to(q.dtype)
+            attended = self._attend_gaussians(q, memory, mask).to(q.dtype)
         return self.to_output(attended.transpose(1, 2).flatten(2))
 
     def weights(
@@ -211,7 +214,7 @@ class DenoisingAttention(nn.Module):
         check("DenoisingAttention", heads=(self.heads, int), mixture=keys, weight=weight, query=queries)
         return self._split(self.to_query(query)), memory
 
-    def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians) -> Tensor:
+    def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians, mask: Tensor | None) -> Tensor:
         """Attend in blocks of heads and queries, which bounds the memory: (batch, heads, queries, d)."""
         batch, _, queries, _ = q.shape
         per_query = batch * max(memory.r.shape[1:])
@@ -225,14 +228,16 @@ class DenoisingAttention(nn.Module):
             for first in range(0, self.heads, heads_at_once):
                 heads = slice(first, min(first + heads_at_once, self.heads))
                 blocks = q[:, heads].split(queries_at_once, dim=2)
-                rows.append(torch.cat([self._attend_block(block, heads, memory) for block in blocks], 2))
+                masks = [None] * len(blocks) if mask is None else mask.split(queries_at_once, dim=1)
+                results = [self._attend_block(*each, heads, memory) for each in zip(blocks, masks, strict=True)]
+                rows.append(torch.cat(results, 2))
             return torch.cat(rows, 1)
 
-    def _attend_block(self, q: Tensor, heads: slice, memory: ProjectedGaussians) -> Tensor:
+    def _attend_block(self, q: Tensor, mask: Tensor | None, heads: slice, memory: ProjectedGaussians) -> Tensor:
         """Compute `eq:TestDAttn` for a block of heads and queries, with the terms linear in m in head space."""
         heads_and_queries = q.shape[1:3]
         u = self._latent_queries(q, heads)
-        weights = self._gaussian_weights(q, u, heads, memory).flatten(1, 2)  # (batch, count·queries, n)
+        weights = self._gaussian_weights(q, u, heads, memory, mask).flatten(1, 2)  # (batch, count·queries, n)
         denoised = u * (weights @ memory.r)
         w_v = self._head_weights(self.to_value, heads, u.dtype)
         if self.heads == 1:
@@ -242,7 +247,9 @@ class DenoisingAttention(nn.Module):
             values = values + weights.unflatten(1, heads_and_queries) @ memory.values[:, heads]
         return values
 
-    def _gaussian_weights(self, q: Tensor, u: Tensor, heads: slice, memory: ProjectedGaussians) -> Tensor:
+    def _gaussian_weights(
+        self, q: Tensor, u: Tensor, heads: slice, memory: ProjectedGaussians, mask: Tensor | None = None
+    ) -> Tensor:
         """Compute the softmax of `attend_gaussians`, (batch, count, queries, n)."""
         batch, count, queries, _ = q.shape
         scale = self.d**-0.5
@@ -251,7 +258,8 @@ class DenoisingAttention(nn.Module):
         n, size = keys.shape[1:]
         linear = (u if self.heads == 1 else q).reshape(batch * count, queries, size)
         log_weights = torch.baddbmm(squared.view(batch * count, queries, n), linear, keys.mT, alpha=scale)
-        return log_weights.softmax(-1).view(batch, count, queries, n)
+        log_weights = log_weights.view(batch, count, queries, n)
+        return (log_weights if mask is None else log_weights.masked_fill(~mask.unsqueeze(1), -torch.inf)).softmax(-1)
 
     def _latent_queries(self, q: Tensor, heads: slice) -> Tensor:
         """Compute u = q (W^K)ᵀ of some heads, in the space of Z, (batch, count·queries, p)."""

@@ -374,6 +374,68 @@ def report(path: str, *, output: str | None = None, cells: str | None = None) ->
     print(written.page)
 
 
+def convert(
+    model: str,
+    *,
+    texts: str,
+    output: str,
+    where: Sequence[Literal["encoder", "cross", "decoder"]] = (),
+    tau_alpha: float = 10.0,
+    tau_sigma: float = 0.0,
+) -> None:
+    """Put NVIB into a pretrained model of transformers.
+
+    Args:
+        model: directory or hub name of a BERT, RoBERTa, DistilBERT, BART, Marian, T5 or GPT-2 model with its tokenizer
+        texts: a file with a text on each line, to measure the priors on; - reads standard input
+        output: the directory to write
+        where: attentions to convert; all if not given
+        tau_alpha: weight of tokens against the prior's component: 10 is the original model, inf exactly so
+        tau_sigma: noise of tokens; 0 is none
+    """
+    lines = _texts((), texts)
+    from open_nvib.pretrained.tuning import convert_model
+
+    dials = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma}
+    print(f"{output}: {convert_model(model, lines, output, where=where, **dials)}")
+
+
+def tune(
+    model: str,
+    *,
+    pairs: str,
+    metric: Literal["chrf", "bleu", "accuracy"] = "chrf",
+    trials: int = 20,
+    sampler: Literal["random", "optuna"] = "random",
+    seed: int = 0,
+    where: Sequence[Literal["encoder", "cross", "decoder"]] = (),
+    apply: bool = False,
+) -> None:
+    """Search the dials of a converted model, without training.
+
+    Args:
+        model: a directory that `nvib convert` wrote
+        pairs: a file with a text, a tab and its translation, or its label, on each line
+        metric: what to raise; chrf and bleu are of translations, accuracy is that of a classifier
+        trials: number of settings in all, with those of earlier searches; the first is the original model
+        sampler: random, or optuna if it is installed
+        seed: the same seed gives the same settings
+        where: sections to search; all that are converted if not given
+        apply: write the best setting into the model
+    """
+    from open_nvib.pretrained.tuning import apply_taus, read_pairs, tune
+
+    found = []
+    for trial in tune(model, read_pairs(pairs), metric=metric, trials=trials, sampler=sampler, seed=seed, where=where):
+        found.append(trial)
+        dials = "; ".join(f"{name} τ_α {x['tau_alpha']} τ_σ {x['tau_sigma']}" for name, x in trial.taus.items())
+        print(f"{trial.number}: {metric} {number(trial.score, '.4g')} {dials}", flush=True)
+    best = max(found, key=lambda trial: trial.score)
+    print(f"best: {best.number}")
+    if apply:
+        apply_taus(model, best.settings)
+
+
 NVIB = Group(
     "Text autoencoders whose latent is a set of weighted vectors.",
     {
@@ -393,6 +455,8 @@ NVIB = Group(
             {"run": experiment_run, "status": experiment_status},
         ),
         "report": report,
+        "convert": convert,
+        "tune": tune,
     },
 )
 

@@ -1,0 +1,402 @@
+"""Convert a pretrained model: find its attentions, calibrate their priors, and keep the conversion in its config."""
+
+import copy
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.quantizers.base import HfQuantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
+
+from open_nvib.identity import MIN_TAU_UNIT, Moments
+from open_nvib.pretrained.attention import NAME, AttentionNVIB, Parts, Projection
+from open_nvib.process import KL, KLForm
+
+SECTIONS = ("encoder", "cross", "decoder")
+
+PROJECTIONS: dict[str, dict[str, Parts]] = {
+    "BertSelfAttention": {"key": ("key",), "value": ("value",)},
+    "BertCrossAttention": {"key": ("key",), "value": ("value",)},
+    "RobertaSelfAttention": {"key": ("key",), "value": ("value",)},
+    "RobertaCrossAttention": {"key": ("key",), "value": ("value",)},
+    "DistilBertSelfAttention": {"k_lin": ("key",), "v_lin": ("value",)},
+    "BartAttention": {"k_proj": ("key",), "v_proj": ("value",)},
+    "MarianAttention": {"k_proj": ("key",), "v_proj": ("value",)},
+    "T5Attention": {"k": ("key",), "v": ("value",)},
+    "GPT2Attention": {"c_attn": ("query", "key", "value")},
+}
+"""Attentions that can be converted, by the name of their class: their projections, and what each computes."""
+
+FAMILIES = "BERT (also MiniLM), RoBERTa, DistilBERT, BART, Marian, T5, GPT-2"
+CROSS_NAMES = ("encoder_attn", "EncDecAttention", "crossattention", "crossattention.self")
+
+MIN_TOKENS = 100
+"""Fewest tokens to calibrate on: below it σ^p is noise."""
+
+TAU_ALPHA_OFF = 10.0
+"""The τ_α at which the prior's component has at most PRIOR_WEIGHT_OFF of the weight of any query of the calibration."""
+PRIOR_WEIGHT_OFF = 1e-5
+
+MAX_NEW_TOKENS = 64
+"""Tokens that a decoder generates for each text of a calibration without decoder inputs."""
+
+Batches = Iterable[dict[str, Any]] | Iterable[str]
+
+
+class NVIBConfig(QuantizationConfigMixin):
+    """The conversion, as `quantization_config` of the model's config: the way of transformers to change a model before
+    its weights are loaded.
+
+    Args:
+        sections: τ_α, τ_σ and Δ of each converted section: "encoder", "cross", "decoder".
+    """
+
+    def __init__(self, sections: dict[str, dict[str, Any]], quant_method: str = NAME) -> None:
+        self.quant_method: Any = quant_method
+        self.sections = {
+            name: {tau: float(value) for tau, value in values.items()} for name, values in sections.items()
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Convert to what JSON can hold: infinity becomes "inf"."""
+        sections = {
+            name: {tau: "inf" if value == math.inf else value for tau, value in values.items()}
+            for name, values in self.sections.items()
+        }
+        return {"quant_method": self.quant_method, "sections": sections}
+
+
+class NVIBLoader(HfQuantizer):
+    """Converts a model that `from_pretrained` has built, before it loads the weights."""
+
+    def _process_model_before_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        config: Any = self.quantization_config
+        install(model, config)
+        return model
+
+    def _process_model_after_weight_loading(self, model: Any, **kwargs: Any) -> Any:
+        del model.hf_quantizer, model.is_quantized, model.quantization_method  # its weights are ordinary ones
+        for module in model.modules():
+            if isinstance(module, PreTrainedModel):
+                module.config._is_quantized = False
+        return model
+
+    def is_serializable(self) -> Any:
+        return True
+
+    @property
+    def is_trainable(self) -> Any:
+        return True
+
+
+def convert(
+    model: PreTrainedModel,
+    calibration: Batches,
+    *,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    where: Sequence[str] = SECTIONS,
+    tau_alpha: float = TAU_ALPHA_OFF,
+    tau_sigma: float = 0.0,
+    delta: float = 1.0,
+    batch_size: int = 16,
+) -> Any:
+    """Convert the attentions of a model to denoising attention over Dirichlet processes; a converted copy is returned.
+
+    With τ_σ = 0 it computes what the model computes: up to rounding if τ_α is infinite, and within about
+    PRIOR_WEIGHT_OFF if it is 10. `model.set_tau` turns the dials afterwards.
+
+    Args:
+        model: a model of transformers, such as `AutoModel.from_pretrained` returns.
+        calibration: inputs of the model (dictionaries of tensors), or texts if a tokenizer is given. The prior of each
+            attention is measured on them. An encoder-decoder without decoder inputs generates them.
+        tokenizer: the tokenizer of the model.
+        where: sections to convert, of "encoder", "cross" and "decoder"; those that the model has not are left out.
+        tau_alpha: τ_α, from about 0 (the prior's component counts as much as a token) to 10 (it is off) and infinity.
+        tau_sigma: τ_σ, the noise of each token relative to the prior's.
+        delta: Δ, the pseudo-count that the prior expects of each token, for the KL.
+        batch_size: number of texts in a batch, if texts are given.
+    """
+    if is_converted(model):
+        raise ValueError(
+            f"convert: model is a converted {type(model).__name__}, expected one that is not. Use set_tau."
+        )
+    if not where or set(where) - set(SECTIONS):
+        raise ValueError(f"convert: where is {where!r}, expected some of {', '.join(SECTIONS)}.")
+    found = sorted({section for _, _, section in find_attentions(model)} & set(where), key=SECTIONS.index)
+    if not found:
+        has = sorted({section for _, _, section in find_attentions(model)}, key=SECTIONS.index)
+        raise ValueError(f"convert: where is {tuple(where)}, but {type(model).__name__} has {', '.join(has)} alone.")
+    batches = list(_batches(model, calibration, tokenizer, batch_size))
+    converted = copy.deepcopy(model).eval()
+    install(converted, NVIBConfig({name: {"tau_alpha": math.inf, "tau_sigma": 0.0, "delta": delta} for name in found}))
+    _calibrate(converted, batches)
+    set_tau(converted, alpha=tau_alpha, sigma=tau_sigma)
+    return converted.train(model.training)
+
+
+def is_converted(model: nn.Module) -> bool:
+    """Whether a model has an attention with NVIB."""
+    return any(isinstance(module, AttentionNVIB) for module in model.modules())
+
+
+def find_attentions(model: nn.Module) -> list[tuple[str, Any, str]]:
+    """Find the attentions that can be converted: name, module and section of each."""
+    found = []
+    for name, module in model.named_modules():
+        if type(module).__name__ in PROJECTIONS:
+            cross = "Cross" in type(module).__name__ or name.endswith(CROSS_NAMES)
+            causal = bool(getattr(module, "is_causal", False))
+            found.append((name, module, "cross" if cross else "decoder" if causal else "encoder"))
+    if not found:
+        kind = f"is a {type(model).__name__}"
+        if getattr(getattr(model, "config", None), "rope_parameters", None) is not None:
+            kind += ", whose rotary keys need another query for each pair of positions if σ > 0"
+        raise ValueError(f"convert: model {kind}, expected one of the families {FAMILIES}.")
+    return found
+
+
+def install(model: PreTrainedModel, config: NVIBConfig) -> None:
+    """Replace the projections of the attentions of a model in place, and keep the conversion in its config."""
+    for _, attention, section in find_attentions(model):
+        if section not in config.sections:
+            continue
+        projections = PROJECTIONS[type(attention).__name__]
+        if section == "cross" and "c_attn" in projections:
+            projections = {"c_attn": ("key", "value")}
+        names = {part: name for name, parts in projections.items() for part in parts}
+        weight = getattr(attention, names["key"]).weight
+        transposed = "c_attn" in projections
+        p = weight.shape[0 if transposed else 1]
+        size = weight.shape[1] // len(projections["c_attn"]) if transposed else weight.shape[0]
+        heads = next(getattr(attention, name) for name in HEAD_NAMES if hasattr(attention, name))
+        nvib = AttentionNVIB(
+            p,
+            heads=heads,
+            head_size=size // heads,
+            scale=float(attention.scaling),
+            section=section,
+            key_name=names["key"],
+            value_name=names["value"],
+        ).to(weight)
+        for name, parts in projections.items():
+            setattr(attention, name, Projection(getattr(attention, name), nvib, parts=parts, transposed=transposed))
+        if transposed:
+            wide = size + nvib.head_size
+            attention.split_size = [wide, wide] if section == "cross" else [size, wide, wide]
+        attention.nvib = nvib
+        nvib.train(attention.training)
+    model.config.quantization_config = config  # pyright: ignore[reportAttributeAccessIssue]
+    model.set_attn_implementation(NAME)
+    for section, taus in config.sections.items():
+        _set(model, section, **taus)
+    for function in (nvib_kl, layer_kl, kept, set_tau):
+        setattr(model, function.__name__, partial(function, model))
+
+
+HEAD_NAMES = ("num_attention_heads", "num_heads", "n_heads")
+
+
+def set_tau(
+    model: PreTrainedModel,
+    *,
+    alpha: float | None = None,
+    sigma: float | None = None,
+    delta: float | None = None,
+    where: Sequence[str] = SECTIONS,
+) -> None:
+    """Change τ_α, τ_σ or Δ of a converted model, in some sections or in all; what is not given stays."""
+    config = getattr(model.config, "quantization_config", None)
+    if not isinstance(config, NVIBConfig):
+        raise ValueError(f"set_tau: model is a {type(model).__name__} that is not converted. Call convert first.")
+    sections = [section for section in where if section in config.sections]
+    if not sections:
+        raise ValueError(f"set_tau: where is {tuple(where)}, expected some of {', '.join(config.sections)}.")
+    given = {"tau_alpha": alpha, "tau_sigma": sigma, "delta": delta}
+    for section in sections:
+        taus = {name: float(value) for name, value in given.items() if value is not None}
+        _set(model, section, **taus)
+        config.sections[section].update(taus)
+
+
+def nvib_kl(
+    model: PreTrainedModel,
+    *,
+    lambda_g: float = 1.0,
+    lambda_d: float = 1.0,
+    layer_weights: Sequence[float] | None = None,
+    form: KLForm = "expected",
+) -> Float[Tensor, ""]:
+    """Compute the KL of the last forward pass as a term of a loss: λ_G L_G/np + λ_D L_D/n, the mean over texts.
+
+    Attentions are averaged with `layer_weights`, in the model's order; with equal weights if they are not given.
+    """
+    kls = layer_kl(model, form)
+    weights = [1.0] * len(kls) if layer_weights is None else list(layer_weights)
+    if len(weights) != len(kls) or sum(weights) <= 0:
+        raise ValueError(f"nvib_kl: layer_weights has {len(weights)} numbers, expected {len(kls)}, some above 0.")
+    found = dict(nvibs(model))
+    terms = []
+    for (name, kl), weight in zip(kls.items(), weights, strict=True):
+        n = observed(name, found[name])[1].sum(-1).clamp(min=1)
+        each = lambda_g * kl.gaussian / (n * found[name].p) + lambda_d * kl.dirichlet / n
+        terms.append(weight / sum(weights) * each.mean())
+    return torch.stack(terms).sum()
+
+
+def layer_kl(model: PreTrainedModel, form: KLForm = "expected") -> dict[str, KL]:
+    """Compute the KL of each converted attention in the last forward pass, for each text, by the attention's name."""
+    return {name: nvib.posterior(*observed(name, nvib)).kl(form) for name, nvib in nvibs(model)}
+
+
+def kept(model: PreTrainedModel, threshold: float = 1.0) -> dict[str, Float[Tensor, " batch"]]:
+    """Compute the share of tokens with α above `threshold`·α₀^p in the last forward pass, by the attention's name.
+
+    The projection of a converted attention is exponential, so that no α is 0: a token that has less than the prior's
+    component counts as dropped.
+    """
+    shares = {}
+    for name, nvib in nvibs(model):
+        x, real = observed(name, nvib)
+        with torch.no_grad():
+            above = real & (nvib.log_alpha(x) > math.log(threshold)) if nvib.has_prior else real
+        shares[name] = above.sum(-1) / real.sum(-1).clamp(min=1)
+    return shares
+
+
+def nvibs(model: nn.Module) -> list[tuple[str, AttentionNVIB]]:
+    """Find the NVIBs of a converted model, by the name of their attention, in the order of its modules."""
+    found = [(name, module) for name, module in model.named_modules() if isinstance(module, AttentionNVIB)]
+    return [(name.removesuffix(".nvib"), module) for name, module in found]
+
+
+def observed(name: str, nvib: AttentionNVIB) -> tuple[Tensor, Tensor]:
+    """Return the hidden states of the last forward pass (batch, n, p), and which of them are real (batch, n)."""
+    if nvib.seen is None:
+        raise ValueError(f"nvib_kl: {name} has seen no input, expected a forward pass of the model before.")
+    x, mask = nvib.seen
+    return x, _real(mask, x)
+
+
+def _real(mask: Tensor | None, x: Tensor) -> Tensor:
+    """Whether any query may attend to a token, (batch, n)."""
+    if mask is None or mask.shape[-1] != x.shape[1]:
+        return x.new_ones(x.shape[:2], dtype=torch.bool)
+    seen = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
+    return seen.flatten(1, 2).any(1).expand(x.shape[:2])
+
+
+def _set(model: nn.Module, section: str, **taus: float) -> None:
+    for _, nvib in nvibs(model):
+        if nvib.section == section:
+            nvib.set_tau(**{name.removeprefix("tau_"): value for name, value in taus.items()})
+
+
+@torch.no_grad()
+def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
+    """Measure the prior of each attention, then how much it is favoured over the tokens: the unit of τ_α."""
+    moments = {name: Moments(d=nvib.d) for name, nvib in nvibs(model)}
+    for name, nvib in nvibs(model):
+        nvib.observer = partial(_observe_moments, moments[name])
+    for batch in batches:
+        model(**batch)
+    fewest = min(each.count for each in moments.values())
+    if fewest < MIN_TOKENS:
+        raise ValueError(f"convert: calibration has {fewest} tokens, expected at least {MIN_TOKENS}. Give more texts.")
+    largest: dict[str, Tensor] = {}
+    for name, nvib in nvibs(model):
+        nvib.set_prior(moments[name].prior(), tau_unit=0.0)
+        nvib.observer = partial(_observe_odds, largest, name)
+    for batch in batches:
+        model(**batch)
+    for name, nvib in nvibs(model):
+        nvib.observer = nvib.seen = None
+        floor = (largest[name].item() - math.log(PRIOR_WEIGHT_OFF)) / TAU_ALPHA_OFF
+        nvib.set_prior(moments[name].prior(), tau_unit=max(MIN_TAU_UNIT, floor))
+
+
+def _observe_moments(moments: Moments, attention: Any, query: Tensor, key: Tensor, mask: Tensor | None, _: Any) -> None:
+    x = attention.nvib.seen[0]
+    moments.add(x[_real(mask, x)])
+
+
+def _observe_odds(
+    largest: dict[str, Tensor],
+    name: str,
+    attention: Any,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    position_bias: Tensor | None,
+) -> None:
+    """Note the largest logarithm of the prior's weight over that of all tokens, with τ_α = 0."""
+    nvib: AttentionNVIB = attention.nvib
+    component = nvib.component(attention, len(key))
+    assert component.matrices is not None
+    query, key = query.to(component.key.dtype), key.to(component.key.dtype)
+    scores = nvib.scale * (query @ key.mT) + (0.0 if position_bias is None else position_bias)
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
+    tokens = scores.logsumexp(-1)  # (batch, heads, queries)
+    squares = torch.einsum("bhqd,hde->bhqe", query, component.matrices[..., : query.shape[-1]])
+    prior = nvib.scale * ((query * component.key).sum(-1) + 0.5 * (query * squares).sum(-1)) + component.bias
+    odds = torch.where(tokens > torch.finfo(tokens.dtype).min / 2, prior - tokens, -torch.inf).max()
+    largest[name] = torch.maximum(odds, largest[name]) if name in largest else odds
+
+
+def _batches(
+    model: PreTrainedModel, calibration: Batches, tokenizer: PreTrainedTokenizerBase | None, size: int
+) -> Iterator[dict[str, Any]]:
+    """Yield inputs of the model on its device; texts are tokenised, and missing decoder inputs are generated."""
+    for batch in _tokenised(calibration, tokenizer, size):
+        inputs = {name: x.to(model.device) if isinstance(x, Tensor) else x for name, x in batch.items()}
+        if model.config.is_encoder_decoder and not {"decoder_input_ids", "decoder_inputs_embeds", "labels"} & set(
+            inputs
+        ):
+            inputs |= _decoder_inputs(model, inputs)
+        yield inputs
+
+
+def _tokenised(calibration: Batches, tokenizer: PreTrainedTokenizerBase | None, size: int) -> Iterator[dict[str, Any]]:
+    texts: list[str] = []
+    for item in calibration:
+        if not isinstance(item, str):
+            yield dict(item)
+            continue
+        if tokenizer is None:
+            raise ValueError("convert: calibration has texts, expected model inputs, or a tokenizer for the texts.")
+        texts.append(item)
+        if len(texts) == size:
+            yield _encode(tokenizer, texts)
+            texts = []
+    if texts and tokenizer is not None:
+        yield _encode(tokenizer, texts)
+
+
+def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, Any]:
+    if tokenizer.pad_token_id is None:  # GPT-2 has none; what pads is masked
+        tokenizer = copy.copy(tokenizer)
+        tokenizer.pad_token = tokenizer.eos_token
+    return dict(tokenizer(texts, padding=True, truncation=True, return_tensors="pt"))
+
+
+def _decoder_inputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
+    if not model.can_generate():
+        mask = {} if "attention_mask" not in inputs else {"decoder_attention_mask": inputs["attention_mask"]}
+        return {"decoder_input_ids": inputs["input_ids"], **mask}
+    was_training = model.training
+    most = min(MAX_NEW_TOKENS, getattr(model.config, "max_position_embeddings", math.inf) - 1)
+    ids = model.eval().generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=most, max_length=None)
+    model.train(was_training)
+    real = ids != model.config.pad_token_id
+    real[:, 0] = True  # the start, which is the padding's token in some models
+    return {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
+
+
+register_quantization_config(NAME)(NVIBConfig)
+register_quantizer(NAME)(NVIBLoader)

@@ -1,0 +1,122 @@
+"""Denoising self-attention: an encoder with an NVIB inside each layer.
+
+The queries are the hidden states themselves; keys and values are the Dirichlet process that an NVIB makes of the same
+states, with the prior's component. A token that a layer drops has no weight in any layer above.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from open_nvib._checks import check
+from open_nvib._records import unchecked, values_of
+from open_nvib.attention import DenoisingAttention
+from open_nvib.layer import NVIB
+from open_nvib.process import KL, KLForm, Posterior
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Hidden states of the last layer, and the posterior of each layer, the first one first."""
+
+    hidden: Float[Tensor, "batch n size"]
+    posteriors: tuple[Posterior, ...]
+
+    def kl(self, weights: Sequence[float] | None = None, form: KLForm = "expected") -> KL:
+        """Sum the KL of the layers, with a weight for each, such as 1, 2, …, L; 1 for each if not given."""
+        weights = [1.0] * len(self.posteriors) if weights is None else list(weights)
+        if len(weights) != len(self.posteriors):
+            raise ValueError(
+                f"kl: weights has {len(weights)} numbers, expected {len(self.posteriors)}, one for a layer."
+            )
+        kls = [posterior.kl(form) for posterior in self.posteriors]
+        dirichlet = sum(weight * kl.dirichlet for weight, kl in zip(weights, kls, strict=True))
+        gaussian = sum(weight * kl.gaussian for weight, kl in zip(weights, kls, strict=True))
+        return KL(dirichlet=torch.as_tensor(dirichlet), gaussian=torch.as_tensor(gaussian))
+
+
+class NVIBEncoderLayer(nn.Module):
+    """A Transformer encoder layer, norm first, whose self-attention reads a Dirichlet process.
+
+    Args:
+        size: size of the hidden states, and p of the process.
+        heads: number of heads; divides `size`.
+        ffn_size: size of the feed-forward layer; default 4·`size`.
+        dropout: probability of dropout after attention and in the feed-forward layer.
+        causal: whether query t sees components 1 … t and the prior's only.
+        options: options of `NVIB`, such as `delta`; not `keep_share`, as each token has its own component here.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        heads: int,
+        *,
+        ffn_size: int | None = None,
+        dropout: float = 0.1,
+        causal: bool = False,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        if "keep_share" in options:
+            raise ValueError("NVIBEncoderLayer: keep_share is given, expected none: each token has its own component.")
+        self.causal = causal
+        self.nvib = NVIB(size, **options)
+        self.attention = DenoisingAttention(size, heads)
+        self.attention_norm, self.ffn_norm = nn.LayerNorm(size), nn.LayerNorm(size)
+        self.widen = nn.Linear(size, 4 * size if ffn_size is None else ffn_size)
+        self.narrow = nn.Linear(self.widen.out_features, size)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(
+        self,
+        x: Float[Tensor, "batch n size"],
+        mask: Bool[Tensor, "batch n"] | None = None,
+        *,
+        sample: bool,
+        below: Posterior | None = None,
+    ) -> tuple[Float[Tensor, "batch n size"], Posterior]:
+        """Compute the new hidden states and the posterior, of which attention reads a sample or the mean.
+
+        With the posterior of the layer below, log α = that of this layer's NVIB + log α below.
+        """
+        normed = self.attention_norm(x)
+        posterior = self.nvib(normed, mask)
+        if below is not None:
+            tokens = posterior.alpha[:, :-1] * below.alpha[:, :-1]
+            alpha = torch.cat([tokens, posterior.alpha[:, -1:]], 1)
+            posterior = unchecked(Posterior, **(values_of(posterior) | {"alpha": alpha}))
+        mixture = posterior.sample() if sample else posterior.mean()
+        x = x + self.dropout(self.attention(normed, mixture, causal_mask(x) if self.causal else None))
+        hidden = self.dropout(F.gelu(self.widen(self.ffn_norm(x))))
+        return x + self.dropout(self.narrow(hidden)), posterior
+
+
+class NVIBEncoder(nn.Module):
+    """A stack of `NVIBEncoderLayer`, each of which multiplies its α by that of the layer below."""
+
+    def __init__(self, layers: int, size: int, heads: int, **options: Any) -> None:
+        super().__init__()
+        check("NVIBEncoder", layers=(layers, int))
+        self.layers = nn.ModuleList([NVIBEncoderLayer(size, heads, **options) for _ in range(layers)])
+        self.norm = nn.LayerNorm(size)
+
+    def forward(
+        self, x: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None, *, sample: bool
+    ) -> Encoded:
+        """Encode embeddings. `mask` is True for real tokens; without it, all are real."""
+        posteriors: list[Posterior] = []
+        for layer in self.layers:
+            x, posterior = layer(x, mask, sample=sample, below=posteriors[-1] if posteriors else None)
+            posteriors.append(posterior)
+        return Encoded(self.norm(x), tuple(posteriors))
+
+
+def causal_mask(x: Float[Tensor, "batch n size"]) -> Bool[Tensor, "1 n m"]:
+    """Which components a query may read, (1, n, n + 1): those up to its own, and the prior's, which is last."""
+    return F.pad(x.new_ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(), (0, 1), value=True).unsqueeze(0)

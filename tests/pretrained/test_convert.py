@@ -1,0 +1,286 @@
+"""Converted models: the same as the original at the identity, and denoising attention of the core elsewhere."""
+
+import copy
+import math
+import pickle
+import subprocess
+import sys
+
+import pytest
+import torch
+from tiny import FAMILIES, GENERATING, calibration, distance, inputs, outputs, tiny
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    OPTConfig,
+    OPTModel,
+)
+
+from open_nvib import DenoisingAttention, ImpulseMixture
+from open_nvib.pretrained import NVIBConfig, convert, set_tau
+from open_nvib.pretrained import attention as pretrained_attention
+from open_nvib.pretrained.convert import PROJECTIONS, find_attentions, nvibs
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def pair(request):
+    model = tiny(request.param)
+    return model, convert(model, calibration(model))
+
+
+@pytest.mark.parametrize(("tau_alpha", "tolerance"), [(math.inf, 1e-5), (10.0, 1e-3)])
+def test_a_converted_model_starts_as_the_original(pair, tau_alpha, tolerance):
+    model, converted = pair
+    converted.set_tau(alpha=tau_alpha, sigma=0.0)
+    assert type(converted) is type(model)
+    for seed in range(3):
+        batch = inputs(model, seed)
+        assert distance(outputs(model, batch), outputs(converted, batch)) < tolerance
+
+
+def test_dials_move_the_model_away_and_back(pair):
+    model, converted = pair
+    batch = inputs(model, 0)
+    distances = []
+    for alpha, sigma in ((math.inf, 0.0), (5.0, 0.0), (0.0, 0.0), (0.0, 0.5), (math.inf, 0.5), (math.inf, 0.0)):
+        converted.set_tau(alpha=alpha, sigma=sigma)
+        distances.append(distance(outputs(model, batch), outputs(converted, batch)))
+    assert distances[0] < 1e-5
+    assert distances[0] < distances[1] < distances[2]
+    assert min(distances[3:5]) > 1e-3
+    assert distances[-1] < 1e-5
+
+
+def test_the_original_stays_as_it_is(pair):
+    model, _ = pair
+    assert not nvibs(model)
+    assert not hasattr(model.config, "quantization_config")
+
+
+def test_padding_changes_nothing(pair):
+    model, converted = pair
+    converted.set_tau(alpha=1.0, sigma=0.3)
+    batch = inputs(model, 0)
+    alone = {name: x[2:3] for name, x in batch.items()}
+    real = alone["attention_mask"].bool()
+    cropped = {name: x if name == "decoder_input_ids" else x[real][None] for name, x in alone.items()}
+    if "decoder_input_ids" not in batch and converted.can_generate():  # GPT-2 numbers padding, too
+        alone["position_ids"] = (alone["attention_mask"].cumsum(-1) - 1).clamp(min=0)
+    assert distance(outputs(converted, alone), outputs(converted, cropped)) < 1e-5
+
+
+@pytest.mark.parametrize("family", GENERATING)
+@pytest.mark.parametrize("options", [{"num_beams": 1}, {"num_beams": 3}, {"cache_implementation": "static"}], ids=str)
+def test_generation_is_that_of_the_original(family, options):
+    model = tiny(family)
+    converted = convert(model, calibration(model), tau_alpha=math.inf)
+    batch = inputs(model, 0, decoder=False)
+    settings = {"max_new_tokens": 9, "do_sample": False, **options}
+    if "cache_implementation" in options:
+        settings["disable_compile"] = True
+    assert torch.equal(model.generate(**batch, **settings), converted.generate(**batch, **settings))
+
+
+@pytest.mark.parametrize("family", GENERATING)
+@pytest.mark.parametrize("num_beams", [1, 3])
+def test_a_cache_changes_nothing(family, num_beams):
+    model = tiny(family)
+    converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.3)
+    batch = inputs(model, 0, decoder=False)
+    settings = {"max_new_tokens": 9, "do_sample": False, "num_beams": num_beams}
+    settings |= {"output_scores": True, "return_dict_in_generate": True}
+    with_cache, without = (converted.generate(**batch, **settings, use_cache=use) for use in (True, False))
+    assert torch.equal(with_cache.sequences, without.sequences)
+    torch.testing.assert_close(with_cache.scores[-1], without.scores[-1], atol=1e-4, rtol=1e-4)
+
+
+def core_attention(attention, nvib) -> DenoisingAttention:
+    """The core's attention with the weights of a converted attention of BERT, and no output projection."""
+    core = DenoisingAttention(nvib.p, nvib.heads)
+    with torch.no_grad():
+        core.to_query.weight.copy_(attention.query.weight)
+        core.to_query.bias.copy_(attention.query.bias)
+        core.to_key.weight.copy_(attention.key.weight)
+        core.to_value.weight.copy_(attention.value.weight)
+        core.to_output.weight.copy_(torch.eye(nvib.p))
+        core.to_output.bias.copy_(attention.value.bias)
+    return core
+
+
+@pytest.mark.parametrize("tau_alpha", [0.0, 0.7, math.inf])
+@pytest.mark.parametrize("tau_sigma", [0.0, 0.4, 2.0])
+def test_the_mean_is_that_of_the_core(tau_alpha, tau_sigma):
+    """A converted attention of BERT against `DenoisingAttention` over `IdentityNVIB.mean`, with trained α and σ."""
+    model = tiny("bert")
+    converted = convert(model, calibration(model), tau_alpha=tau_alpha, tau_sigma=tau_sigma)
+    (_, attention, _), *_ = find_attentions(converted)
+    nvib = attention.nvib
+    with torch.no_grad():
+        nvib.to_log_alpha.weight.normal_(std=0.5)
+        nvib.log_sigma_factor.normal_(std=0.3)
+    x, mask = torch.randn(5, 13, nvib.p), inputs(model, 0)["attention_mask"].bool()
+    with torch.no_grad():
+        found, _ = attention(x, mask[:, None, None].expand(-1, 1, 13, -1))
+        expected = core_attention(attention, nvib)(x, nvib.mean(x, mask))
+    torch.testing.assert_close(found, expected, atol=2e-4, rtol=1e-4)
+
+
+def test_a_sample_is_that_of_the_core(monkeypatch):
+    """With known draws, which are z = μ + σ and γ = α: then the mixture of the core is known, too."""
+    monkeypatch.setattr(pretrained_attention, "normal_like", lambda x, _: torch.ones_like(x))
+    monkeypatch.setattr(pretrained_attention, "log_gamma", lambda alpha, **_: alpha.double().log())
+    model = tiny("bert")
+    converted = convert(model, calibration(model), tau_alpha=0.2, tau_sigma=0.4).train()
+    (_, attention, _), *_ = find_attentions(converted)
+    attention.dropout.p = 0.0
+    nvib = attention.nvib
+    x, mask = torch.randn(5, 13, nvib.p), inputs(model, 0)["attention_mask"].bool()
+    posterior = nvib.posterior(x, mask)
+    mixture = ImpulseMixture(posterior.mu + posterior.log_sigma.exp(), posterior.mean().log_alpha)
+    found, _ = attention(x, mask[:, None, None].expand(-1, 1, 13, -1))
+    torch.testing.assert_close(found, core_attention(attention, nvib)(x, mixture), atol=2e-4, rtol=1e-4)
+
+
+def test_a_causal_query_sees_no_later_token():
+    model = tiny("gpt2")
+    converted = convert(model, calibration(model), tau_alpha=0.0, tau_sigma=0.5)
+    ids = inputs(model, 0)["input_ids"]
+    changed = torch.cat([ids[:, :8], ids[:, 8:].flip(0)], 1)
+    with torch.no_grad():
+        a, b = (converted(input_ids=x).logits for x in (ids, changed))
+    torch.testing.assert_close(a[:, :8], b[:, :8])
+    assert not torch.allclose(a[:, 8:], b[:, 8:])
+
+
+@pytest.mark.parametrize("family", ["minilm", "marian", "t5", "gpt2"])
+def test_a_saved_model_opens_as_it_was(family, tmp_path):
+    model = tiny(family)
+    converted = convert(model, calibration(model), tau_alpha=0.5, tau_sigma=0.2, where=("encoder", "decoder"))
+    if family != "gpt2":
+        converted.set_tau(alpha=math.inf, where=("encoder",))
+    with torch.no_grad():
+        nvibs(converted)[0][1].to_log_alpha.weight.normal_()
+    converted.save_pretrained(tmp_path)
+    auto = {"minilm": AutoModel, "gpt2": AutoModelForCausalLM}.get(family, AutoModelForSeq2SeqLM)
+    batch = inputs(model, 0)
+    for kind in (auto, type(model)):
+        again = kind.from_pretrained(tmp_path)
+        assert type(again) is type(model)
+        torch.testing.assert_close(outputs(again, batch), outputs(converted, batch))
+        assert again.config.quantization_config.sections == converted.config.quantization_config.sections
+        assert not hasattr(again, "is_quantized")
+        assert not hasattr(again, "hf_quantizer")
+    again.set_tau(alpha=math.inf, sigma=0.0)
+    again.save_pretrained(tmp_path / "again")
+    assert "Infinity" not in (tmp_path / "again" / "config.json").read_text()
+    with torch.no_grad():
+        nvibs(again)[0][1].to_log_alpha.weight.zero_()
+    assert distance(outputs(model, batch), outputs(again, batch)) < 1e-5
+
+
+def test_copies_and_pickles_have_dials_of_their_own():
+    model = tiny("bert")
+    converted = convert(model, calibration(model))
+    batch = inputs(model, 0)
+    converted(**batch)
+    for twin in (copy.deepcopy(converted), pickle.loads(pickle.dumps(converted))):
+        twin.set_tau(alpha=0.0)
+        assert nvibs(twin)[0][1].tau_alpha == 0.0
+        assert nvibs(converted)[0][1].tau_alpha == 10.0
+        assert distance(outputs(twin, batch), outputs(converted, batch)) > 1e-3
+
+
+def test_changed_weights_reach_the_prior_component():
+    """The prior's key and value are kept between calls while nothing changes, and made again when something does."""
+    model = tiny("bert")
+    converted = convert(model, calibration(model), tau_alpha=0.0)
+    batch = inputs(model, 0)
+    outputs(converted, batch)
+    with torch.no_grad():
+        for _, attention, _ in find_attentions(converted):
+            attention.value.weight.mul_(0.5)
+    fresh = copy.deepcopy(converted)
+    torch.testing.assert_close(outputs(converted, batch), outputs(fresh, batch))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_other_precisions(dtype):
+    model = tiny("marian").to(dtype)
+    converted = convert(model, calibration(model), tau_alpha=math.inf)
+    batch = inputs(model, 0)
+    assert outputs(converted, batch).dtype == dtype
+    assert distance(outputs(model, batch).double(), outputs(converted, batch).double()) < (
+        0.05 if dtype == torch.bfloat16 else 1e-10
+    )
+
+
+def test_sections_are_converted_alone():
+    model = tiny("marian")
+    for section in ("encoder", "cross", "decoder"):
+        converted = convert(model, calibration(model), where=(section,))
+        assert {nvib.section for _, nvib in nvibs(converted)} == {section}
+        assert len(nvibs(converted)) == 2
+        assert distance(outputs(model, inputs(model, 0)), outputs(converted, inputs(model, 0))) < 1e-3
+
+
+def test_decoder_inputs_are_generated_if_they_are_missing():
+    model = tiny("t5")
+    converted = convert(model, [inputs(model, seed, decoder=False) for seed in range(4)])
+    assert distance(outputs(model, inputs(model, 9)), outputs(converted, inputs(model, 9))) < 1e-3
+
+
+def test_bad_input_is_one_clear_line():
+    model = tiny("bert")
+    data = calibration(model)
+    converted = convert(model, data)
+    llama = LlamaForCausalLM(
+        LlamaConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
+    )
+    opt = OPTModel(OPTConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8))
+    wrong = {
+        "is a converted BertForMaskedLM": lambda: convert(converted, data),
+        "families": lambda: convert(opt, data),
+        "rotary": lambda: convert(llama, data, tau_sigma=0.1),
+        "where is .*encodr": lambda: convert(model, data, where=("encodr",)),
+        "has encoder alone": lambda: convert(model, data, where=("cross",)),
+        "tokens, expected at least": lambda: convert(model, data[:1]),
+        "has texts": lambda: convert(model, ["a text"]),
+        "tau_alpha": lambda: converted.set_tau(alpha=math.nan),
+        "tau_sigma": lambda: converted.set_tau(sigma=-1.0),
+        "not converted": lambda: set_tau(model, alpha=1.0),
+        "expected some of encoder": lambda: converted.set_tau(alpha=1.0, where=("cross",)),
+    }
+    for message, call in wrong.items():
+        with pytest.raises(ValueError, match=message) as error:
+            call()
+        assert "\n" not in str(error.value)
+
+
+def test_every_family_is_one_of_this_version_of_transformers():
+    found = {type(module).__name__ for family in FAMILIES for _, module, _ in find_attentions(tiny(family))}
+    assert found <= set(PROJECTIONS)
+    assert {name for name in PROJECTIONS if "Cross" not in name} == found
+
+
+def test_cross_attention_of_bert_and_gpt2():
+    for family, options in (("bert", {"kind": "BertLMHeadModel"}), ("gpt2", {})):
+        model = tiny(family, is_decoder=True, add_cross_attention=True, **options)
+        states = {"encoder_hidden_states": torch.randn(5, 6, model.config.hidden_size)}
+        batches = [inputs(model, seed) | states for seed in range(4)]
+        converted = convert(model, batches)
+        assert {nvib.section for _, nvib in nvibs(converted)} == {"cross", "decoder"}
+        assert distance(outputs(model, batches[0]), outputs(converted, batches[0])) < 1e-3
+
+
+def test_the_config_reads_infinity():
+    config = NVIBConfig({"encoder": {"tau_alpha": math.inf, "tau_sigma": 0.0}})
+    assert NVIBConfig(**config.to_dict()).sections == config.sections
+
+
+def test_nothing_of_it_is_imported_with_the_core():
+    program = "import sys, open_nvib as nv; nv.NVIB; print({'transformers', 'open_nvib.pretrained'} & set(sys.modules))"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "set()"

@@ -1,0 +1,145 @@
+"""Fine-tuning of converted models: samples, the KL, and the Trainer."""
+
+import math
+
+import pytest
+import torch
+from tiny import FAMILIES, calibration, distance, inputs, outputs, tiny
+from transformers import TrainingArguments
+
+from open_nvib import gaussian_kl
+from open_nvib.pretrained import NVIBTrainer, convert
+from open_nvib.pretrained.convert import find_attentions, nvibs
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def converted(request):
+    model = tiny(request.param)
+    return convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.1)
+
+
+def test_training_samples_and_evaluation_does_not(converted):
+    for module in converted.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
+    batch = inputs(converted, 0)
+    converted.eval()
+    assert torch.equal(outputs(converted, batch), outputs(converted, batch))
+    converted.train()
+    assert distance(outputs(converted, batch), outputs(converted, batch)) > 1e-3
+    converted.set_tau(sigma=0.0)  # no noise: training is that of the mean
+    assert torch.equal(outputs(converted, batch), outputs(converted, batch))
+    converted.set_tau(sigma=0.1)
+
+
+def test_gradients_of_loss_and_kl_reach_every_parameter(converted):
+    converted.train()
+    converted.zero_grad()
+    found = converted(**inputs(converted, 0))
+    result = found.last_hidden_state if "last_hidden_state" in found else found.logits
+    (result.float().log_softmax(-1)[..., 3].mean() + converted.nvib_kl()).backward()
+    for name, nvib in nvibs(converted):
+        for parameter in nvib.parameters():
+            assert parameter.grad is not None, name
+            assert parameter.grad.isfinite().all()
+            assert parameter.grad.abs().sum() > 0
+    for _, attention, _ in find_attentions(converted):
+        weight = getattr(attention, attention.nvib.key_name).weight
+        assert weight.grad.isfinite().all()
+        assert weight.grad.abs().sum() > 0
+
+
+def test_the_kl_is_that_of_real_tokens():
+    """Padding changes nothing, and the Gaussian part is a sum over tokens that is written out here."""
+    model = tiny("bert")
+    converted = convert(model, calibration(model), tau_alpha=0.3, tau_sigma=0.2)
+    batch = inputs(model, 0)
+    converted(**batch)
+    padded = converted.layer_kl()
+    row = {name: x[2:3, :9] for name, x in batch.items()}  # 9 real tokens
+    converted(**row)
+    for name, kl in converted.layer_kl().items():
+        torch.testing.assert_close(padded[name].gaussian[2:3], kl.gaussian, rtol=1e-4, atol=1e-4)
+        torch.testing.assert_close(padded[name].dirichlet[2:3], kl.dirichlet, rtol=1e-4, atol=1e-4)
+    name, nvib = nvibs(converted)[0]
+    x = converted.bert.embeddings(row["input_ids"])
+    prior = {"prior_mu": nvib.prior_mu, "prior_log_sigma": nvib.prior_log_sigma}
+    each = gaussian_kl(x, nvib.log_sigma.expand_as(x), **prior)[0]
+    alpha = nvib.log_alpha(x)[0].exp()
+    expected = 10 * (alpha * each).sum() / (alpha.sum() + 1)
+    torch.testing.assert_close(converted.layer_kl()[name].gaussian[0], expected, rtol=1e-4, atol=1e-4)
+
+
+def test_the_kl_is_averaged_over_attentions_and_texts():
+    model = tiny("marian")
+    converted = convert(model, calibration(model), tau_alpha=0.3, tau_sigma=0.2)
+    batch = inputs(model, 0)
+    converted(**batch)
+    kls = converted.layer_kl()
+    first, *_ = kls
+    n, p = batch["attention_mask"].sum(-1), 24
+    expected = (2 * kls[first].gaussian / (n * p) + 3 * kls[first].dirichlet / n).mean()
+    weights = [1.0] + [0.0] * (len(kls) - 1)
+    found = converted.nvib_kl(lambda_g=2.0, lambda_d=3.0, layer_weights=weights)
+    torch.testing.assert_close(found, expected)
+    alone = [converted.nvib_kl(layer_weights=[float(i == j) for j in range(6)]) for i in range(6)]
+    torch.testing.assert_close(converted.nvib_kl(), torch.stack(alone).mean())
+
+
+def test_kept_falls_with_the_dial():
+    model = tiny("bert")
+    converted = convert(model, calibration(model))
+    shares = []
+    for tau in (math.inf, 10.0, 0.0, -10.0):
+        converted.set_tau(alpha=tau)
+        converted(**inputs(model, 0))
+        found = converted.kept()
+        assert set(found) == {name for name, _ in nvibs(converted)}
+        shares.append(torch.stack(list(found.values())).mean().item())
+    assert shares[0] == shares[1] == 1.0
+    assert shares[3] == 0.0
+    assert 0 < shares[2] < 1
+
+
+def test_the_trainer_adds_the_kl(tmp_path):
+    model = tiny("bert", kind="BertForSequenceClassification")
+    converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.2)
+    rows = [
+        {"input_ids": ids, "attention_mask": mask, "labels": ids[0] % 2}
+        for seed in range(4)
+        for ids, mask in zip(*inputs(model, seed).values(), strict=True)
+    ]
+    settings = {"per_device_train_batch_size": 4, "max_steps": 12, "logging_steps": 6, "use_cpu": True}
+    settings |= {"report_to": [], "save_strategy": "no", "learning_rate": 3e-3, "gradient_accumulation_steps": 2}
+    arguments = TrainingArguments(str(tmp_path), **settings)
+    trainer = NVIBTrainer(model=converted, args=arguments, train_dataset=rows, lambda_g=1.0, lambda_d=1.0)
+    before = {name: nvib.to_log_alpha.weight.clone() for name, nvib in nvibs(converted)}
+    trainer.train()
+    logged = [entry["nvib_kl"] for entry in trainer.state.log_history if "nvib_kl" in entry]
+    assert logged[-1] < logged[0]
+    assert all(not torch.equal(before[name], nvib.to_log_alpha.weight) for name, nvib in nvibs(converted))
+    trainer.save_model(str(tmp_path / "saved"))
+    again = type(model).from_pretrained(tmp_path / "saved")
+    assert distance(outputs_of(converted, rows), outputs_of(again, rows)) < 1e-5
+    with pytest.raises(ValueError, match="not converted"):
+        NVIBTrainer(model=model, args=arguments, train_dataset=rows)
+
+
+@torch.no_grad()
+def outputs_of(model, rows):
+    return model.eval()(**{name: torch.stack([row[name] for row in rows[:4]]) for name in rows[0]}).logits
+
+
+def test_a_kl_that_does_not_exist_is_one_clear_line():
+    model = tiny("bert")
+    converted = convert(model, calibration(model))
+    with pytest.raises(ValueError, match="has seen no input"):
+        converted.nvib_kl()
+    converted(**inputs(model, 0))
+    with pytest.raises(ValueError, match="tau_sigma = 0"):
+        converted.nvib_kl()
+    converted.set_tau(alpha=1.0, sigma=0.1)
+    with pytest.raises(ValueError, match="layer_weights"):
+        converted.nvib_kl(layer_weights=[1.0])
