@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from open_nvib.app.runs import EXAMPLES, _names, example_texts, open_runs
-from open_nvib.store.evaluations import Evaluation, Example, Reconstruction
+from open_nvib.app.runs import EXAMPLES, _names, example_pairs, example_texts, open_runs
+from open_nvib.store.evaluations import Chosen, Evaluation, Example, NumberExample, NumberOfVectors, Reconstruction
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import change_metrics
 from open_nvib.store.settings import EvaluateConfig, Recipe
@@ -53,3 +53,24 @@ def test_without_one_they_are_sentences_of_the_data(copy, damaged):
 def test_without_data_they_are_plain_english(copy):
     moved = replace(copy, settings=replace(copy.config, data=str(copy.path / "moved")))
     assert example_texts(moved) == list(EXAMPLES)
+
+
+def test_pairs_to_compare_are_of_one_length(runs):
+    run = runs["nvae"]
+    pairs = example_pairs({"paper": runs["paper"], "nvae": run})
+    for easy, hard in pairs:
+        few, many = run.find_needed([easy, hard]).vectors.tolist()
+        assert few <= many
+        first, second = run.tokenize([easy, hard])
+        assert len(first) == len(second)
+    assert len(example_pairs({"paper": runs["paper"]})) == len(example_texts(runs["paper"])) - 1
+
+
+def test_pairs_to_compare_come_from_the_evaluation_where_there_is_one(runs, tmp_path):
+    run = replace(runs["nvae"], path=tmp_path)
+    examples = (NumberExample("one text", 2, 1), NumberExample("another text", 2, 2))
+    chosen = Chosen(kept=0.5, vectors=1.5)
+    part = NumberOfVectors(2, shares=(), needed=chosen, decided=chosen, examples=examples)
+    found = Evaluation(EvaluateConfig(), run.config, Recipe({}, {}), number={"short": part})
+    change_metrics(run.path, lambda metrics: replace(metrics, evaluations={found.name: found}))
+    assert example_pairs({"nvae": run}) == [("one text", "another text")]

@@ -56,7 +56,9 @@ def client(address):
 def test_a_handler_answers(client, known):
     event = call(client, "inspect-strip", ["nvae", known[0]])
     assert event["success"]
-    strip, reconstruction, table, heat = event["output"]["data"]
+    _, slider, strip, reconstruction, back, table, heat = event["output"]["data"]
+    assert slider["maximum"] >= slider["value"]
+    assert "comes back" in back
     assert "vectors for" in strip
     assert "word for word" in reconstruction
     assert "<table" in table
@@ -76,7 +78,8 @@ def test_a_handler_answers(client, known):
         ("generate-texts", ["nvae", 5, -1, True, 5, 0.3], "seed"),
         ("generate-texts", ["nvae", 5, 0, False, 10**9, 0.3], "greater than maximum"),
         ("generate-texts", ["nvae", 5, 0, True, 5, -3], "less than minimum"),
-        ("compare-cards", [[], "a sentence"], "run"),
+        ("compare-cards", [[], "a sentence", ""], "run"),
+        ("compare-cards", [["nvae"], " ", "another"], "sentence"),
     ],
 )
 def test_a_bad_input_is_a_message_and_not_a_traceback(client, handler, values, name):
@@ -350,7 +353,7 @@ def test_twenty_people_at_once(address, known, seconds):
     requests = [
         ("inspect-strip", ["nvae", known[0]]),
         ("generate-texts", ["nvae", 4, 1, True, 5, 0.3]),
-        ("compare-cards", [["nvae", "vts"], known[1]]),
+        ("compare-cards", [["nvae", "vts"], known[1], known[0]]),
         ("interpolate-point", ["nvae", known[0], known[1], 0.5]),
     ]
     done, failed = [], []

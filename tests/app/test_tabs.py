@@ -72,6 +72,28 @@ def test_inspect(page, known):
     assert [cell != "–" for cell in cells] == [True] * 4
 
 
+def test_the_number_of_vectors_begins_at_what_the_sentence_needs(page, runs, known):
+    run, text = runs["nvae"], max(known, key=len)
+    send(page, "inspect-text", text)
+    needed = run.find_needed([text])
+    number, back = page.locator("#inspect-number input[type=number]"), page.locator("#inspect-back")
+    expect(number).to_have_attribute("max", str(len(run.tokenize([text])[0])))
+    expect(number).to_have_value(str(int(needed.vectors)))
+    expect(back).to_contain_text("it comes back" if needed.comes_back else "does not come back")
+    number.fill("1")
+    number.press("Enter")
+    expect(back).to_contain_text("1 vector for")
+    expect(page.locator("#inspect-strip")).to_contain_text("1 vector for")
+
+
+def test_a_fixed_number_of_vectors_has_no_slider(page):
+    expect(page.locator("#inspect-number")).to_be_visible()
+    page.locator("#run input").click()
+    page.get_by_role("option", name="vts").click()
+    expect(page.locator("#inspect-number")).to_be_hidden()
+    expect(page.locator("#inspect-back")).to_have_text("")
+
+
 def test_inspect_with_the_keyboard_alone(page, known):
     page.locator("#inspect-text textarea").focus()
     page.keyboard.press("Control+A")
@@ -203,10 +225,13 @@ def test_interpolate_goes_from_one_to_the_other(page, known):
 
 def test_compare_shows_the_runs_side_by_side(page, known):
     page.get_by_role("tab", name="Compare").click()
+    page.locator("#compare-other textarea").fill(known[1])
     send(page, "compare-text", known[0])
     cards = page.locator("#compare-cards section")
     expect(cards).to_have_count(4)
     expect(cards.nth(0)).to_contain_text("nvae (NVAE)")
+    expect(cards.nth(0).get_by_text(re.compile("needs|does not come back"))).to_have_count(2)
+    expect(cards.nth(2)).not_to_contain_text("needs")
     expect(cards.nth(2).locator("del.nv-dropped").first).to_be_visible()
     expect(cards.nth(3)).to_contain_text("one vector for all")
     page.locator("#compare-runs").get_by_label("vtp").uncheck()
@@ -223,12 +248,12 @@ class Refusing(Run):
 def test_a_run_that_does_not_take_a_text_does_not_hide_the_others(runs, known):
     run = runs["nvae"]
     refusing = Refusing(run.path, run.settings, run.model, run.tokenizer, run.lengths)
-    page = compare({"one": run, "other": refusing}, known[0])
+    page = compare({"one": run, "other": refusing}, known[:1])
     assert page.count("<section") == 2
     assert "word for word" in page
     assert "&lt;b&gt; has 70 tokens" in page
     with pytest.raises(InputError, match="70 tokens"):
-        compare({"other": refusing}, known[0])
+        compare({"other": refusing}, known[:1])
 
 
 def test_report_shows_the_metrics_of_the_run(page):

@@ -1,13 +1,14 @@
 """Figures: numbers behind them by other means, light files, words on the axes, the same bytes each time."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
-from factory import make_evaluation, make_record
+from factory import make_evaluation, make_number, make_record
 
 from open_nvib.evaluation.reconstruction import TokenGroup
-from open_nvib.report.figures.comparisons import SCATTER_PLOTS, draw_bleu, draw_points
+from open_nvib.report.figures.comparisons import SCATTER_PLOTS, draw_bleu, draw_number, draw_points
 from open_nvib.report.figures.models import (
     draw_lengths,
     draw_paths,
@@ -18,7 +19,8 @@ from open_nvib.report.figures.models import (
     path_perplexity,
 )
 from open_nvib.report.figures.style import LOOKS, MARK, inline
-from open_nvib.report.results import select_nvae
+from open_nvib.report.results import RowPlan, RowResults, select_nvae
+from open_nvib.store.cells import CellResult
 from open_nvib.store.runs import LogEntry
 from tools.figures_of_docs.dial import draw_dial, draw_tokens
 
@@ -108,6 +110,23 @@ def test_a_point_tells_which_cell_it_is(results):
     assert len(titles) == 2 * 5  # T has no samples
 
 
+def test_numbers_of_vectors_are_means_over_seeds(results):
+    cells = [
+        CellResult("nvae", seed, {"validation-causal": make_evaluation(number={"short": make_number(bleu)})})
+        for seed, bleu in enumerate((80.0, 90.0))
+    ]
+    row = RowResults(RowPlan("nvae", (0, 1)), tuple(cells), "validation-causal")
+    svg = draw_number(replace(results, rows=(*results.rows, row)))
+    assert svg is not None
+    assert len(svg.encode()) < LIGHT
+    titles = re.findall(r"<title>(.*?)</title>", svg)
+    assert len(titles) == 2 * (3 + 2)
+    assert f"{row.title}, share 0.5: ν 0.5, reconstruction BLEU 42.5" in titles
+    assert f"{row.title}, needed: ν 0.29, word for word (%) 97" in titles
+    assert f"{row.title}, decided: ν 0.37, reconstruction BLEU 83" in titles
+    assert "as many as needed" in svg
+
+
 def test_without_data_there_is_no_figure(results):
     t = [row for row in results.rows if row.name == "t"]
     empty = type(results)(results.plan, results.evaluation, tuple(t))
@@ -117,6 +136,7 @@ def test_without_data_there_is_no_figure(results):
     assert draw_training([LogEntry(1, {})]) is None
     assert draw_vectors([], family="NVAE", name="x") is None
     assert draw_bleu([]) is None
+    assert draw_number(results) is None
     assert draw_dial(empty) is None
     assert draw_dial(results, without=["nvae-0.01", "vts-0.5"]) is None
     assert draw_tokens([[]], family="NVAE") is None

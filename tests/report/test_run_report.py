@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from factory import CONFIGS, make_cell, make_record, write_cell
+from factory import CONFIGS, make_cell, make_number, make_record, write_cell
 
 from open_nvib.cli import main
 from open_nvib.report import write_run_report
@@ -63,6 +63,19 @@ def test_an_evaluated_run_has_everything(run):
     assert text.count("the museum was **closed** in 1923") == 1
     names = sorted(file.stem for file in (run / "figures").iterdir())
     assert names == ["interpolation", "lengths", "training", "vectors_by_length"]
+
+
+def test_a_run_with_numbers_of_vectors_shows_what_texts_need(run):
+    evaluate(run)
+    metrics = json.loads((run / "metrics.json").read_text())
+    metrics["evaluations"]["validation-causal"]["number"] = {"short": make_number(90.0), "long": make_number(40.0)}
+    (run / "metrics.json").write_text(json.dumps(metrics))
+    write_run_report(run)
+    text = (run / "report.md").read_text()
+    assert "| 0.29 | 90.00 | 97.0 | 1.30 | 0.37 | 88.00 | 83.0 |" in text
+    assert "- 1 vector for 17 tokens: the sea ." in text
+    assert r"- 11 vectors for 17 tokens: \<b\> kiwis" in text
+    assert (run / "figures" / "number.svg").exists()
 
 
 def test_the_page_of_a_run_opens(run, browser):

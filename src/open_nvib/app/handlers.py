@@ -38,12 +38,13 @@ class PageBlocks(gr.Blocks):
 
 @dataclass(frozen=True)
 class Page:
-    """What every tab is given: the runs by name, the list to choose one from, and texts to try."""
+    """What every tab is given: the runs by name, the list to choose one from, texts to try, and pairs of one length."""
 
     blocks: gr.Blocks
     runs: dict[str, Run]
     run: gr.Dropdown
     examples: list[str]
+    pairs: list[tuple[str, str]]
 
     def chosen(self, name: Any) -> Run:
         if not isinstance(name, str) or name not in self.runs:

@@ -43,6 +43,18 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     return f'<div class="nv-text">{"".join(pieces)}</div><p class="nv-note">{line}</p>'
 
 
+def comes_back(number: int, tokens: int, *, back: bool) -> str:
+    """A line on whether a text comes back with a number of vectors."""
+    with_ = f"{number} vector{'s' * (number != 1)} for {tokens} tokens"
+    return f"<p>{with_}: <strong>it {'comes' if back else 'does not come'} back</strong> word for word.</p>"
+
+
+def needs(number: int, tokens: int, *, back: bool) -> str:
+    """A line on how many vectors a text needs."""
+    needed = f"needs {number} vector{'s' * (number != 1)}" if back else "does not come back with any number of vectors"
+    return f"<p><strong>{needed}</strong>, {tokens} tokens</p>"
+
+
 def joined(tokens: Sequence[TokenReport]) -> str:
     """Tokens as text, pieces of a word together."""
     read = [readable_token(token.token) for token in tokens]

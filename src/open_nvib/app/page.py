@@ -13,7 +13,7 @@ from gradio import themes
 
 from open_nvib.app.handlers import Page, PageBlocks
 from open_nvib.app.network import MAX_QUEUE, MAX_SESSIONS, guard
-from open_nvib.app.runs import example_texts
+from open_nvib.app.runs import example_pairs, example_texts
 from open_nvib.app.tabs import TABS
 from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
@@ -33,7 +33,7 @@ def make_app(runs: dict[str, Run]) -> gr.Blocks:
     with PageBlocks(title="open_nvib: look into the latent", analytics_enabled=False) as blocks:
         gr.Markdown("# open_nvib\nA text autoencoder whose latent is a set of weighted vectors. Look at what it keeps.")
         run = gr.Dropdown(names, value=names[0], label="Run", visible=len(names) > 1, elem_id="run")
-        page = Page(blocks, runs, run, example_texts(runs[names[0]]))
+        page = Page(blocks, runs, run, example_texts(runs[names[0]]), example_pairs(runs))
         with gr.Tabs():
             for name, add_content in TABS.items():
                 with gr.Tab(name) as tab:

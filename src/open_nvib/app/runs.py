@@ -1,11 +1,14 @@
 """The runs that a page shows, each under a name, and texts to try them on."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
+from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import read_metrics
 from open_nvib.text.data import load_prepared
+from open_nvib.text.model.number import pairs_of_one_length
 from open_nvib.text.using.run import Run, load_run
 
 EXAMPLES = (
@@ -15,6 +18,7 @@ EXAMPLES = (
     "The river flows into the sea.",
 )
 MAX_EXAMPLE_LETTERS = 120
+PAIRS = 3
 
 
 def open_runs(paths: Sequence[str | Path], *, device: str | None = None) -> dict[str, Run]:
@@ -34,14 +38,44 @@ def example_texts(run: Run) -> list[str]:
     return list(EXAMPLES)
 
 
+def example_pairs(runs: Mapping[str, Run]) -> list[tuple[str, str]]:
+    """Pairs of sentences of one length, the first easy and the second hard for a run that takes any number of vectors.
+
+    Of the run's evaluation, else found among the texts to try; where no run takes any number, neighbours of these.
+    """
+    first, *_ = runs.values()
+    for run in runs.values():
+        if run.model.encoder.bottleneck.any_number:
+            if found := _evaluated_pairs(run):
+                return found
+            texts = _validation_texts(run) or list(EXAMPLES)
+            ids, _ = run.tokenize_usable([text for text in texts if len(text) < MAX_EXAMPLE_LETTERS])
+            chosen = list(ids.values())
+            pairs = pairs_of_one_length(chosen, run.find_needed(chosen), PAIRS) if chosen else []
+            texts = run.tokenizer.batch_decode(chosen)
+            if found := [(texts[easy], texts[hard]) for easy, hard in pairs if easy != hard]:
+                return found
+    return list(pairwise(example_texts(first)))
+
+
+def _evaluated_pairs(run: Run) -> list[tuple[str, str]]:
+    """What `nvib evaluate` found of the partition that the run was trained on."""
+    parts = [found.number for found in _evaluations(run) if found.number]
+    texts = [example.text for example in next(iter(parts[0].values())).examples] if parts else []
+    return list(zip(texts[::2], texts[1::2], strict=True))
+
+
 def _evaluated_texts(run: Run) -> list[str]:
     """What `nvib evaluate` kept as examples."""
+    partitions = [found.reconstruction for found in _evaluations(run) if found.reconstruction]
+    return [example.text for example in next(iter(partitions[0].values())).examples] if partitions else []
+
+
+def _evaluations(run: Run) -> list[Evaluation]:
     try:
-        evaluations = read_metrics(run.path).evaluations
+        return list(read_metrics(run.path).evaluations.values())
     except InputError:
         return []  # damaged: there are other texts to show
-    partitions = [found.reconstruction for found in evaluations.values() if found.reconstruction]
-    return [example.text for example in next(iter(partitions[0].values())).examples] if partitions else []
 
 
 def _validation_texts(run: Run) -> list[str]:

@@ -1,18 +1,31 @@
 """The six tabs of the page: for each, what it computes from a run, and a function that adds it to the page."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from html import escape
 from typing import Any
 
 import gradio as gr
 
 from open_nvib.app.handlers import MAX_LETTERS, Page, checked_number, checked_text, on, shown
-from open_nvib.app.html import cards, framed, heat_map, joined, marked, path_table, text_list, token_strip, token_table
+from open_nvib.app.html import (
+    cards,
+    comes_back,
+    framed,
+    heat_map,
+    joined,
+    marked,
+    needs,
+    path_table,
+    text_list,
+    token_strip,
+    token_table,
+)
 from open_nvib.report import run_page
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import METRICS, read_config
 from open_nvib.store.settings import LARGEST_SEED
 from open_nvib.text.model.decoding import decode
+from open_nvib.text.model.number import PLACES, check_any_number, decide_number
 from open_nvib.text.using.inspection import attention_map, group_by_vector, reweight
 from open_nvib.text.using.run import Run
 
@@ -23,10 +36,14 @@ PATH_POINTS = 9
 RUNS_COMPARED = 4
 
 
-def inspect(run: Run, text: str) -> tuple[str, str, str, str]:
-    """The text by weight, the reconstruction against it, a table of the tokens, and the map of attention."""
+def inspect(run: Run, text: str, number: int | None = None) -> tuple[str, str, str, str, str]:
+    """The text by weight, the reconstruction against it, whether it comes back, its tokens, and the map of attention.
+
+    With `number`, the text gets that many vectors, at a place of the cuts with which it comes back if there is one.
+    """
     (ids,) = run.tokenize([text])
-    report = run.inspect_ids(ids)
+    shares = None if number is None else (number / len(ids),) * 2  # one to look at, which is also that of the latent
+    report = run.inspect_ids(ids, decide_number(run.model, [ids], shares=shares, places=PLACES).cuts if shares else {})
     latent, pooled = report.latent, run.model.encoder.bottleneck.pooled
     (output,) = decode(run.model, latent.mean(), 2 * latent.lengths)
     weights = attention_map(run.model, latent.mean(), output)
@@ -38,14 +55,29 @@ def inspect(run: Run, text: str) -> tuple[str, str, str, str]:
     return (
         token_strip(report.tokens, report.prior_weight, pooled=pooled),
         marked(*run.tokenizer.batch_decode([ids, output])),
+        "" if number is None else comes_back(number, len(ids), back=output == ids),
         token_table(report.tokens),
         heat_map(outputs, vectors, weights.cpu()),
     )
 
 
+def number_range(run: Run, text: str) -> dict[str, Any]:
+    """Value and range of the slider of the number of vectors, which shows as many as the text needs."""
+    (ids,) = run.tokenize([text])
+    if not run.model.encoder.bottleneck.any_number or len(ids) == 1:
+        return {"visible": False}
+    needed = run.find_needed([ids])
+    number = int(needed.vectors)
+    info = f"It needs {number}, the fewest with which it comes back." if needed.comes_back else "It needs more."
+    return {"value": number, "maximum": len(ids), "info": info, "visible": True}
+
+
 def add_inspect(page: Page, tab: gr.Tab) -> None:
     gr.Markdown("What does the latent keep of a sentence, and what comes back out of it?")
     text = page.sentence("inspect", "Inspect")
+    encoded = gr.State("")
+    number = gr.Slider(1, step=1, label="Vectors", info=" ", buttons=[], visible=False, elem_id="inspect-number")
+    back = shown("inspect-back")
     with gr.Row():
         with gr.Column(min_width=280):
             gr.Markdown("#### The sentence: the stronger its colour, the more weight")
@@ -58,10 +90,20 @@ def add_inspect(page: Page, tab: gr.Tab) -> None:
     with gr.Accordion("Token by token: α, weight, σ, KL", open=False):
         table = shown("inspect-table")
 
-    def handle(name: Any, sentence: Any) -> tuple[str, str, str, str]:
-        return inspect(page.chosen(name), checked_text(sentence))
+    def encode(name: Any, sentence: Any) -> tuple[Any, ...]:
+        run, sentence = page.chosen(name), checked_text(sentence)
+        found = number_range(run, sentence)
+        return sentence, gr.Slider(**found), *inspect(run, sentence, found.get("value"))
 
-    on([text.submit, page.run.change, page.blocks.load], handle, [page.run, text], [strip, reconstruction, table, heat])
+    def change(name: Any, sentence: Any, many: Any) -> tuple[str, ...]:
+        run, sentence = page.chosen(name), checked_text(sentence, "the encoded sentence")
+        check_any_number(run.model)
+        (ids,) = run.tokenize([sentence])
+        return inspect(run, sentence, checked_number(many, "the number of vectors", 1, len(ids)))
+
+    pieces = [strip, reconstruction, back, table, heat]
+    on([text.submit, page.run.change, page.blocks.load], encode, [page.run, text], [encoded, number, *pieces])
+    on([number.input], change, [page.run, encoded, number], pieces)
 
 
 def editable(run: Run, text: str) -> list[tuple[str, int]]:
@@ -232,15 +274,20 @@ def add_interpolate(page: Page, tab: gr.Tab) -> None:
     on([where.input], show_point, given, [point])
 
 
-def compare(runs: Mapping[str, Run], text: str) -> str:
-    """For each run what it kept of the text, and its reconstruction."""
+def compare(runs: Mapping[str, Run], texts: Sequence[str]) -> str:
+    """For each run what it kept of each text, and its reconstruction. A run that takes any number gives the needed."""
     made, errors = [], []
     for name, run in runs.items():
+        bottleneck = run.model.encoder.bottleneck
         try:
-            (report,) = run.inspect([text])
-            (before,) = run.normalise([text])
-            kept = token_strip(report.tokens, report.prior_weight, pooled=run.model.encoder.bottleneck.pooled)
-            body = f"<h4>kept</h4>{kept}<h4>reconstructed</h4>{marked(before, report.reconstruction)}"
+            body = ""
+            reports = run.inspect(texts, vectors="needed" if bottleneck.any_number else None)
+            for before, report in zip(run.normalise(texts), reports, strict=True):
+                kept = token_strip(report.tokens, report.prior_weight, pooled=bottleneck.pooled)
+                if bottleneck.any_number:
+                    number, back = sum(token.kept for token in report.tokens), report.reconstruction == before
+                    kept = needs(number, len(report.tokens), back=back) + kept
+                body += f"<h4>kept</h4>{kept}<h4>reconstructed</h4>{marked(before, report.reconstruction)}"
         except InputError as error:  # such as a text that is too long for this run, and not for others
             errors.append(error)
             body = f'<p class="nv-note">{escape(str(error))}</p>'
@@ -251,18 +298,31 @@ def compare(runs: Mapping[str, Run], text: str) -> str:
 
 
 def add_compare(page: Page, tab: gr.Tab) -> None:
-    gr.Markdown("The same sentence through several runs. `nvib app RUN RUN …` opens more of them.")
+    gr.Markdown(
+        "The same sentences through several runs; `nvib app RUN RUN …` opens more of them. A run that takes any number "
+        "of vectors gives each sentence as many as it needs: of two of one length, one can need several times as many."
+    )
     names = list(page.runs)
     chosen = gr.CheckboxGroup(names, value=names[:RUNS_COMPARED], label="Runs", elem_id="compare-runs")
-    text = page.sentence("compare", "Compare")
+    with gr.Row():
+        texts = [
+            gr.Textbox(value=example, label=label, max_length=MAX_LETTERS, min_width=240, elem_id=f"compare-{which}")
+            for which, label, example in zip(
+                ("text", "other"), ("Sentence", "Another, or none"), page.pairs[0], strict=True
+            )
+        ]
+    gr.Examples([list(pair) for pair in page.pairs], texts, label="Or one of these pairs")
+    button = gr.Button("Compare", variant="primary", elem_id="compare-go")
     side_by_side = shown("compare-cards")
 
-    def handle(selected: Any, sentence: Any) -> str:
+    def handle(selected: Any, first: Any, second: Any) -> str:
         if not selected:
             raise InputError("no run is chosen. Tick at least one.")
-        return compare({name: page.chosen(name) for name in selected}, checked_text(sentence))
+        sentences = [checked_text(first), *([checked_text(second)] if second and str(second).strip() else [])]
+        return compare({name: page.chosen(name) for name in selected}, sentences)
 
-    on([text.submit, chosen.input], handle, [chosen, text], [side_by_side])
+    sent = [button.click, chosen.input, *(text.submit for text in texts)]
+    on(sent, handle, [chosen, *texts], [side_by_side])
 
 
 def add_report(page: Page, tab: gr.Tab) -> None:

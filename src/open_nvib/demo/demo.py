@@ -17,10 +17,11 @@ from open_nvib.report.write import FIGURES
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError, obstacle_to_writing
 from open_nvib.store.runs import claim_directory
-from open_nvib.store.settings import DemoConfig, TrainConfig, packaged_config, paper_partitions
+from open_nvib.store.settings import PARTS, DemoConfig, TrainConfig, packaged_config, paper_partitions
 from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.data.prepared import is_prepared
+from open_nvib.text.model.number import pairs_of_one_length
 from open_nvib.text.training.train import train
 from open_nvib.text.using.inspection import TokenReport, readable_token
 from open_nvib.text.using.run import Run, load_run
@@ -30,6 +31,8 @@ DATA, RUN = "data", "run"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
 """Tokens of the sentences that are used of a text of one's own."""
 SENTENCES_SHOWN = 4
+SENTENCES_TRIED = 200
+"""Sentences among which those to show are looked for."""
 GLIMPSES = 6
 """How often a sentence is reconstructed while the model trains."""
 OTHER_OPTIONS = (
@@ -82,8 +85,9 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     found = evaluate(path, _evaluation(config, prepared, settings), say=out.say)
     written = write_run_report(path, directory)
     run = load_run(path)
-    shown = sorted(texts[:200], key=lambda text: abs(len(text) - 60))[:SENTENCES_SHOWN]
+    shown = sorted(texts[:SENTENCES_TRIED], key=lambda text: abs(len(text) - 60))[:SENTENCES_SHOWN]
     _show(out, run, shown, found)
+    _show_pair(out, run, texts[:SENTENCES_TRIED])
     out.title("Where to go on")
     out.say(f"  {written.page}: all of it as a page")
     quoted = shlex.quote(str(path))
@@ -163,6 +167,7 @@ def _evaluation(config: DemoConfig, prepared: Prepared, settings: TrainConfig) -
         sentences=1000,
         generalise=[name for name in prepared.partitions if name != settings.partition],
         interpolations=20,
+        measure=[part for part in PARTS if part != "number"],
     )
 
 
@@ -183,6 +188,19 @@ def _show(out: Terminal, run: Run, texts: Sequence[str], found: Evaluation) -> N
     out.title("The numbers, and what a plain Transformer is by them")
     for line in explain_numbers(found):
         out.say(f"  {line}")
+
+
+def _show_pair(out: Terminal, run: Run, texts: Sequence[str]) -> None:
+    """Print an easy and a hard sentence of one length with the vectors they need; nothing if none comes back."""
+    found, _ = run.tokenize_usable(texts)
+    ids = list(found.values())
+    pairs = pairs_of_one_length(ids, run.find_needed(ids), 1)
+    if not pairs:
+        return
+    easy, hard = pairs[0]
+    out.title(f"Two sentences of {len(ids[easy])} tokens, with as many vectors as each needs to come back")
+    for report in run.inspect([texts[list(found)[index]] for index in (easy, hard)], vectors="needed"):
+        out.say(f"  {mark_tokens(out, report.tokens)}   ({_kept(report.tokens)})")
 
 
 def explain_numbers(found: Evaluation) -> list[str]:

@@ -8,12 +8,12 @@ import torch
 from open_nvib.evaluation.reconstruction import by_length, kept_share, vectors_kept
 from open_nvib.store.evaluations import AtShare, Chosen, NumberExample, NumberOfVectors
 from open_nvib.text.model.decoding import Texts, evaluate_losses, reconstruct_ids, score_reconstruction
-from open_nvib.text.model.number import PLACES, Needed, decide_number, find_needed
+from open_nvib.text.model.number import PLACES, Needed, decide_number, find_needed, pairs_of_one_length
 from open_nvib.text.using.run import Run
 
 SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.2)
 PAIRS = 3
-"""Pairs of texts of one length that are shown: the one that needs fewest vectors, and the one that needs most."""
+"""Pairs of texts of one length that are shown."""
 
 
 def measure_number(run: Run, texts: Texts) -> NumberOfVectors:
@@ -73,13 +73,10 @@ def given_length(texts: Texts, first: list[int], second: list[int]) -> float | N
 
 
 def _examples(run: Run, texts: Texts, needed: Needed) -> tuple[NumberExample, ...]:
-    """Show, of the most frequent lengths, the text that needs fewest vectors and the one that needs most."""
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for index, text in enumerate(texts):
-        if needed.comes_back[index]:
-            groups[len(text)].append(index)
-    common = sorted(groups, key=lambda length: -len(groups[length]))[:PAIRS]
-    ends = [end(groups[n], key=lambda index: int(needed.vectors[index])) for n in sorted(common) for end in (min, max)]
-    shown = run.tokenizer.batch_decode([list(texts[index]) for index in ends])
-    numbers = [int(needed.vectors[index]) for index in ends]
-    return tuple(NumberExample(*each) for each in zip(shown, map(len, (texts[i] for i in ends)), numbers, strict=True))
+    """Show pairs of texts of one length, the one that needs fewest vectors and the one that needs most."""
+    shown = [index for pair in pairs_of_one_length(texts, needed, PAIRS) for index in pair]
+    decoded = run.tokenizer.batch_decode([list(texts[index]) for index in shown])
+    return tuple(
+        NumberExample(text, len(texts[index]), int(needed.vectors[index]))
+        for index, text in zip(shown, decoded, strict=True)
+    )

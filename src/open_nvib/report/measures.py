@@ -5,7 +5,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from open_nvib.store.evaluations import Evaluation, Generation, LatentDiagnosis, Reconstruction
+from open_nvib.store.evaluations import Chosen, Evaluation, Generation, LatentDiagnosis, NumberOfVectors, Reconstruction
 
 Read = Callable[[Evaluation], float | None]
 """Reads a number from an evaluation; None where it was not measured."""
@@ -67,6 +67,24 @@ def _latent(read: Callable[[LatentDiagnosis], float | None]) -> Read:
     return lambda evaluation: read(evaluation.latent) if evaluation.latent else None
 
 
+def number_of(evaluation: Evaluation) -> NumberOfVectors | None:
+    """Read what numbers of vectors gave, on texts of the partition that the model was trained on."""
+    return next(iter((evaluation.number or {}).values()), None)
+
+
+def _number(read: Callable[[NumberOfVectors], float | None]) -> Read:
+    return lambda evaluation: read(part) if (part := number_of(evaluation)) else None
+
+
+def _chosen(who: str, choose: Callable[[NumberOfVectors], Chosen]) -> tuple[Measure, ...]:
+    """What a number that is chosen for each text gives."""
+    return (
+        Measure(f"ν, {who}", _number(lambda part: choose(part).kept)),
+        Measure(f"BLEU, {who}", _number(lambda part: choose(part).bleu)),
+        Measure(f"exact (%), {who}", _number(lambda part: choose(part).exact), decimals=1, scale=100),
+    )
+
+
 def _distinct(n: int) -> Measure:
     """Share of n-grams that are distinct."""
     ours, real = _generation(lambda part: part.distinct.get(n)), _generation(lambda part: part.real_distinct.get(n))
@@ -97,6 +115,11 @@ LATENT = (
     Measure("IW-NLL", _latent(lambda part: part.importance_nll), decimals=1),
     Measure("IW-PPL", _latent(lambda part: part.importance_perplexity), decimals=None),
     Measure("ELBO", _latent(lambda part: part.elbo), decimals=1),
+)
+NUMBER = (
+    *_chosen("needed", lambda part: part.needed),
+    Measure("sd at one length", _number(lambda part: part.needed.sd)),
+    *_chosen("decided", lambda part: part.decided),
 )
 
 

@@ -13,8 +13,8 @@ from markupsafe import Markup
 
 from open_nvib.report import tables
 from open_nvib.report.figures import models
-from open_nvib.report.figures.comparisons import MOST_LABELS, SCATTER_PLOTS, draw_bleu, draw_points
-from open_nvib.report.measures import BLEU, FORWARD
+from open_nvib.report.figures.comparisons import MOST_LABELS, SCATTER_PLOTS, draw_bleu, draw_number, draw_points
+from open_nvib.report.measures import BLEU, FORWARD, number_of
 from open_nvib.report.results import (
     CAUSAL,
     Plan,
@@ -115,6 +115,7 @@ def _figures(
     real = results.real(FORWARD)
     return {
         "vectors_by_length": single and models.draw_vectors(single.evaluations, family=single.family, name=name),
+        "number": draw_number(results),
         "lengths": models.draw_lengths([found for found in lengths if found]),
         "interpolation": models.draw_paths([found for found in paths if found], real and real.mean),
     }
@@ -191,6 +192,7 @@ def environment() -> Environment:
         undefined=StrictUndefined,
     )
     made.filters |= {"literal": literal, "differences": marked_differences, "table": table_lines}
+    made.filters["number_of"] = number_of
     made.filters["thousands"] = "{:,}".format
     return made
 
@@ -202,7 +204,12 @@ def _render(
     drawn = {name: svg for name, svg in figures.items() if svg is not None}
     results, sampled = values["results"], values["sampled"]
     panels = [row for row in sampled.rows if any(found.generation for found in row.evaluations)]
-    makers = {"samples": tables.samples_table, "latent": tables.latent_table, "paths": tables.paths_table}
+    makers = {
+        "samples": tables.samples_table,
+        "latent": tables.latent_table,
+        "paths": tables.paths_table,
+        "number": tables.number_table,
+    }
     values |= {
         "tables": {**own_tables, **{name: make(sampled) for name, make in makers.items()}},
         "generated": Markup(GENERATED),

@@ -82,6 +82,11 @@ def latent_table(results: Results) -> Table | None:
     return _measured(results, tuple(map(Column, measures.LATENT)))
 
 
+def number_table(results: Results) -> Table | None:
+    """Make the table of models with as many vectors as each text needs, and as two looks decide."""
+    return _measured(results, tuple(map(Column, measures.NUMBER)))
+
+
 def paths_table(results: Results) -> Table | None:
     """Make the table of paths between texts."""
     return _measured(results, tuple(map(Column, measures.PATHS)), needed=measures.PATHS[:2])

@@ -4,6 +4,7 @@ The paper's `fig:bleu-rppl-short`, `fig:fppl-rppl-vectors` and `fig:bleu-seq-vec
 """
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -12,8 +13,9 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
-from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure
+from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure, number_of
 from open_nvib.report.results import FAMILIES, Results, RowResults, SelectedNVAE
+from open_nvib.store.evaluations import AtShare, Chosen
 from open_nvib.text.drawing import INK, MUTED, PAPER
 
 MOST_LABELS = 18
@@ -30,6 +32,12 @@ SCATTER_PLOTS = {
     "bleu_kept": ((KEPT, BLEU),),
     "perplexity_kept": ((KEPT, FORWARD), (KEPT, REVERSE)),
 }
+OF_NUMBERS = {"bleu": (AXES[BLEU], 1.0), "exact": ("word for word (%)", 100.0)}
+"""Title and scale of what is drawn of different numbers of vectors."""
+CHOSEN = {"needed": ("*", 12.0, "as many as needed"), "decided": ("D", 7.0, "decided in two looks")}
+"""Marker, size and name of numbers of vectors that are chosen for each text."""
+LINES = ("-", "--", ":", "-.")
+"""Of one model after the other."""
 Point = tuple[float, float]
 """Both numbers of a cell, across and up."""
 
@@ -95,6 +103,52 @@ def draw_points(
         rows = [row for row, *there in zip(results.rows, *points, strict=True) if any(there)]
         _legend(figure, rows, selected, real=any(measure.real for panel in panels for measure in panel))
         return to_svg(figure, tips)
+
+
+def draw_number(results: Results) -> str | None:
+    """Draw BLEU and texts that come back word for word against ν, a line over shares for each model measured so.
+
+    Stars are as many vectors as each text needs, diamonds what two looks decide. All are means over seeds.
+    """
+    measured = [(row, [part for found in row.evaluations if (part := number_of(found))]) for row in results.measured]
+    measured = [(row, parts) for row, parts in measured if parts]
+    if not measured:
+        return None
+    tips: dict[str, str] = {}
+    with style():
+        figure, grid = canvas(3.7, columns=2)
+        for axes, (name, (title, scale)) in zip(grid, OF_NUMBERS.items(), strict=True):
+            points, labels = [], []
+            for place, (row, parts) in enumerate(measured):
+                look, line = look_of(row.family), LINES[place % len(LINES)]
+                shares = [(f"share {at[0].share:g}", at) for at in zip(*(part.shares for part in parts), strict=False)]
+                chosen = [(who, [getattr(part, who) for part in parts]) for who in CHOSEN]
+                curve = sorted(point for _, at in shares if (point := _mean_point(at, name, scale)))
+                axes.plot([x for x, _ in curve], [y for _, y in curve], line, color=look.colour, linewidth=1.4)
+                labels += [(results.short_titles[row.name], point) for point in curve[:1]]
+                for index, (who, at) in enumerate([*shares, *chosen]):
+                    if point := _mean_point(at, name, scale):
+                        tip = f"number-{name}-{place}-{index}"
+                        tips[tip] = f"{row.title}, {who}: ν {point[0]:.3g}, {title} {point[1]:.4g}"
+                        marker, size, _ = CHOSEN.get(who, (look.marker, 5.0, ""))
+                        edge: Any = {"markeredgecolor": PAPER, "markeredgewidth": 0.7, "markersize": size}
+                        axes.plot([point[0]], [point[1]], marker, color=look.colour, gid=tip, **edge)
+                        points.append(point)
+            lowest = min([50.0, *(up - 4 for _, up in points)])
+            axes.set(xlabel=AXES[KEPT], ylabel=title, xlim=(0, LIMITS[KEPT][1]), ylim=(lowest, 103))
+            place_labels(figure, axes, labels, points)
+        looks = [("o", 5.0, "fixed shares"), *CHOSEN.values()]
+        handles = [Line2D([], [], marker=x, linestyle="", color=INK, markersize=size, label=y) for x, size, y in looks]
+        figure.legend(handles=handles, loc="outside upper center", ncols=3)
+        return to_svg(figure, tips)
+
+
+def _mean_point(at: Sequence[AtShare | Chosen], measure: str, scale: float) -> Point | None:
+    """ν and a number over seeds, where all have it."""
+    values = [value for each in at if (value := getattr(each, measure)) is not None]
+    if len(values) < len(at):
+        return None
+    return fmean(each.kept for each in at), scale * fmean(values)
 
 
 def _points(row: RowResults, x: Measure, y: Measure) -> dict[int, Point]:

@@ -6,6 +6,7 @@ several places of the cuts; a text that comes back is done. A try looks first at
 before, which ends most of them, and only then at the whole text.
 """
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -140,6 +141,17 @@ def choose_cuts(
     if values.ndim and values.shape != (len(texts),):
         raise InputError(f"{name} has {values.numel()} numbers, expected one, or one for each of {len(texts)} texts.")
     return {name: values.expand(len(texts))}
+
+
+def pairs_of_one_length(texts: Texts, needed: Needed, count: int) -> list[tuple[int, int]]:
+    """Return the text that needs fewest vectors and the one that needs most, by index, of the most frequent lengths."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for index, text in enumerate(texts):
+        if needed.comes_back[index]:
+            groups[len(text)].append(index)
+    frequent = sorted(groups, key=lambda length: -len(groups[length]))[:count]
+    by_number = (sorted(groups[length], key=lambda index: int(needed.vectors[index])) for length in sorted(frequent))
+    return [(group[0], group[-1]) for group in by_number]
 
 
 def check_any_number(model: TextAutoencoder) -> None:
