@@ -31,7 +31,39 @@ def generation(name: str) -> Measure:
     return lambda found: getattr(found.generation, name, None)
 
 
+def at_share(share: float, name: str, scale: float = 1.0) -> Measure:
+    def measure(found: Evaluation) -> float | None:
+        shares = found.number["short"].shares if found.number else ()
+        return next((scale * getattr(each, name) for each in shares if each.share == share), None)
+
+    return measure
+
+
+def chosen(how: str, name: str, scale: float = 1.0, partition: str = "short") -> Measure:
+    return lambda found: scale * getattr(getattr(found.number[partition], how), name) if found.number else None
+
+
+SHARES = (1, 0.75, 0.5, 0.35, 0.25, 0.2)
 COLUMNS: dict[str, Measure] = {
+    **{f"at {share}": at_share(share, "bleu") for share in SHARES},
+    **{f"% at {share}": at_share(share, "exact", 100) for share in SHARES},
+    **{f"any place, % at {share}": at_share(share, "any_place", 100) for share in SHARES},
+    **{
+        f"{title}, {how}": chosen(how, name, scale)
+        for how in ("needed", "decided")
+        for title, name, scale in (
+            ("ν", "kept", 1),
+            ("vectors", "vectors", 1),
+            ("BLEU", "bleu", 1),
+            ("%", "exact", 100),
+            ("sd", "sd", 1),
+            ("correlation", "correlation", 1),
+            ("tries", "tries", 1),
+        )
+    },
+    "agreement": lambda found: found.number["short"].agreement if found.number else None,
+    "ν, needed, long": chosen("needed", "kept", 1, "long"),
+    "BLEU, needed, long": chosen("needed", "bleu", 1, "long"),
     "ν": reconstruction("short", "kept"),
     "vectors kept": reconstruction("short", "kept"),
     "BLEU": reconstruction("short", "bleu"),
@@ -93,7 +125,7 @@ def test_tables_are_of_their_cells(page: Path, mark: re.Match[str]):
 def test_the_tables_of_the_first_pages_name_their_cells():
     pages = [page.relative_to(ROOT).as_posix() for page, _ in marked_tables()]
     assert pages.count("README.md") == 2
-    assert {"docs/results/README.md", "docs/results/recipe.md"} <= set(pages)
+    assert {"docs/results/README.md", "docs/results/recipe.md", "docs/results/number.md"} <= set(pages)
 
 
 SENTENCES = [

@@ -108,12 +108,14 @@ def draw_points(
 def draw_number(results: Results) -> str | None:
     """Draw BLEU and texts that come back word for word against ν, a line over shares for each model measured so.
 
-    Stars are as many vectors as each text needs, diamonds what two looks decide. All are means over seeds.
+    Stars are as many vectors as each text needs, diamonds what two looks decide. All are means over seeds. A model
+    that was trained for one share is a point at that share, beside models that were trained for any number.
     """
     measured = [(row, [part for found in row.evaluations if (part := number_of(found))]) for row in results.measured]
     measured = [(row, parts) for row, parts in measured if parts]
     if not measured:
         return None
+    trained_for_any = {row.name for row, _ in measured if row.evaluations[0].config.loss.shares}
     tips: dict[str, str] = {}
     with style():
         figure, grid = canvas(3.7, columns=2)
@@ -123,6 +125,9 @@ def draw_number(results: Results) -> str | None:
                 look, line = look_of(row.family), LINES[place % len(LINES)]
                 shares = [(f"share {at[0].share:g}", at) for at in zip(*(part.shares for part in parts), strict=False)]
                 chosen = [(who, [getattr(part, who) for part in parts]) for who in CHOSEN]
+                if trained_for_any and row.name not in trained_for_any:
+                    own = row.evaluations[0].config.loss.at_end().keep_share
+                    shares, chosen = [(who, at) for who, at in shares if at[0].share == own], []
                 curve = sorted(point for _, at in shares if (point := _mean_point(at, name, scale)))
                 axes.plot([x for x, _ in curve], [y for _, y in curve], line, color=look.colour, linewidth=1.4)
                 labels += [(results.short_titles[row.name], point) for point in curve[:1]]
