@@ -128,7 +128,24 @@ def test_the_tables_of_the_first_pages_name_their_cells():
     assert {"docs/results/README.md", "docs/results/recipe.md", "docs/results/number.md"} <= set(pages)
 
 
+def in_number(page: str, pattern: str, row: str, title: str) -> tuple[str, ...]:
+    return page, pattern, "number", "test-causal", row, title
+
+
 SENTENCES = [
+    in_number("README.md", rf"share of ({NUMBER}) on average", "any", "ν, needed"),
+    in_number("README.md", rf"on average, and ({NUMBER}) % come back", "any", "%, needed"),
+    in_number("README.md", rf"share of 0.25, ({NUMBER}) % come back", "any", "% at 0.25"),
+    in_number("README.md", rf"no search, ({NUMBER}) % come back", "any", "%, decided"),
+    in_number("README.md", rf"come back at a share of\n({NUMBER})\. At", "any", "ν, decided"),
+    in_number("README.md", rf"it is ({NUMBER}) % at 0.259", "vts-any", "%, needed"),
+    in_number("README.md", rf"it is {NUMBER} % at ({NUMBER})", "vts-any", "ν, needed"),
+    in_number("README.md", rf"and ({NUMBER}) % at 0.344", "vts-any", "%, decided"),
+    in_number("docs/results/number.md", rf"tokens, and ({NUMBER}) % of the texts", "any", "%, needed"),
+    in_number("docs/results/number.md", rf"the vectors ({NUMBER}) % of the texts come back", "any", "%, decided"),
+    in_number("docs/results/number.md", rf"fixed share returns ({NUMBER}) %", "any", "% at 0.35"),
+    in_number("docs/results/number.md", rf"by a correlation of ({NUMBER})", "any", "agreement"),
+    in_number("docs/results/number.md", rf"share 0.5: ({NUMBER}) ±", "any", "BLEU, needed, long"),
     ("docs/faq.md", rf"at 0.5, BLEU is ({NUMBER})", "recipe", "test-causal", "keep-0.5", "BLEU"),
     ("docs/faq.md", rf"ramped to 5, F-PPL is\n({NUMBER})", "recipe", "test-causal", "keep-0.5-pressed", "F-PPL"),
     (
