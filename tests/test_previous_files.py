@@ -18,7 +18,8 @@ from open_nvib.__main__ import main
 FIXTURE = Path(__file__).parent / "fixtures" / "previous"
 PREPARE = ["prepare", "--source", "text.txt", "--output", "data", "--layout", "sentences"]
 PREPARE += ["--partitions", "{short: [5, 24], long: [25, 40]}", "--vocab_size", "150", "--workers", "1"]
-EVALUATE = ["evaluate", "finished", "--config", "evaluate.yaml"]
+MEASURED = "--measure=[reconstruction, generation, latent, interpolation]"
+EVALUATE = ["evaluate", "finished", "--config", "evaluate.yaml", MEASURED]
 CELLS = Path("experiment")
 EARLIER_SECONDS = 5000.0
 """More than a test takes: a cell with a larger total has kept the time of its interrupted attempt."""

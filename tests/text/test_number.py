@@ -53,7 +53,11 @@ def run(request, tmp_path_factory) -> Run:
 
 @pytest.fixture
 def texts(run) -> list[list[int]]:
-    return [list(ids) for ids in load_prepared(run.config.data).split("short", "train")["input_ids"][:20]]
+    """Sentences that it learned, and their tokens in another order, which need more vectors."""
+    learned = [list(ids) for ids in load_prepared(run.config.data).split("short", "train")["input_ids"][:10]]
+    generator = torch.Generator().manual_seed(0)
+    orders = (torch.randperm(len(ids), generator=generator).tolist() for ids in learned)
+    return learned + [[ids[index] for index in order] for ids, order in zip(learned, orders, strict=True)]
 
 
 def by_brute_force(model, text, places):
@@ -85,7 +89,7 @@ def test_what_comes_back_comes_back(run, texts):
 
 
 def test_two_looks_take_the_first_share_with_which_a_text_comes_back(run, texts):
-    shares = (0.3, 0.6, 1.0)
+    shares = (0.08, 0.15, 1.0)
     found = decide_number(run.model, texts, shares=shares)
     lengths = torch.tensor(list(map(len, texts)))
     for row, text in enumerate(texts):
@@ -97,10 +101,10 @@ def test_two_looks_take_the_first_share_with_which_a_text_comes_back(run, texts)
 
 
 def test_a_tolerance_takes_fewer_vectors(run, texts):
-    strict, loose = find_needed(run.model, texts), find_needed(run.model, texts, max_wrong=3)
+    strict, loose = find_needed(run.model, texts), find_needed(run.model, texts, max_wrong=12)
     assert (loose.vectors <= strict.vectors).all()
     assert loose.vectors.sum() < strict.vectors.sum()
-    assert loose.wrong.max() <= 3
+    assert loose.wrong.max() <= 12
     assert loose.wrong.max() > 0
     assert (strict.wrong == 0).all()
     in_nats = find_needed(run.model, texts, max_nats=2.0)
@@ -147,8 +151,10 @@ def test_runs_take_a_number_a_share_or_what_is_needed(run, texts):
         ({"vectors": "decided"}, decide_number(run.model, texts[:5]).vectors),
     ):
         kept = (run.encode(lines, **number).kept.double() * lengths).round()
-        # a token with more than one vector's pseudo-count takes the room of one
-        assert ((kept - expected).abs() <= (run.config.model.bottleneck == "nvae")).all()
+        if run.config.model.bottleneck == "vts":
+            assert kept.tolist() == expected.tolist()
+        else:  # a token with more than a vector's pseudo-count takes the room of one; a share counts by Δ, not by tokens
+            assert ((kept - expected).abs() <= (3 if "share" in number else 1)).all()
     needed = run.find_needed(lines)
     copies = run.reconstruct(lines, vectors="needed")
     assert all(a == b for a, b, back in zip(lines, copies, needed.comes_back, strict=True) if back)

@@ -75,8 +75,7 @@ def given_length(texts: Texts, first: list[int], second: list[int]) -> float | N
 def _examples(run: Run, texts: Texts, needed: Needed) -> tuple[NumberExample, ...]:
     """Show pairs of texts of one length, the one that needs fewest vectors and the one that needs most."""
     shown = [index for pair in pairs_of_one_length(texts, needed, PAIRS) for index in pair]
-    decoded = run.tokenizer.batch_decode([list(texts[index]) for index in shown])
     return tuple(
-        NumberExample(text, len(texts[index]), int(needed.vectors[index]))
-        for index, text in zip(shown, decoded, strict=True)
+        NumberExample(run.tokenizer.decode(list(texts[index])), len(texts[index]), int(needed.vectors[index]))
+        for index in shown
     )
