@@ -87,11 +87,13 @@ def find_cuts(
     """
     counts = widen(alpha)
     place = _per_text(place, counts)
-    total, first = counts.sum(-1, keepdim=True), counts.gather(-1, (counts > 0).long().argmax(-1, keepdim=True))
+    present = counts > 0
+    total = counts.sum(-1, keepdim=True)
+    first = (counts * (present & (present.cumsum(-1) == 1))).sum(-1, keepdim=True)  # of the first token
     if vectors is None:
         size = _per_text(unit, counts) / _per_text(share, counts)
         return Cuts(size, torch.minimum(place, 1 - (first / size).clamp(max=1.0)))
-    number = torch.minimum(_per_text(vectors, counts), (counts > 0).sum(-1, keepdim=True).clamp(min=1))
+    number = torch.minimum(_per_text(vectors, counts), present.sum(-1, keepdim=True).clamp(min=1))
     others = total - first
     room_before = ((total - number * first) / torch.where(others > 0, others, 1.0)).clamp(min=0.0)
     place = torch.minimum(place, torch.where(others > 0, room_before, 0.0))

@@ -262,7 +262,9 @@ def read_anything(alphas, p, mu, log_sigma, dtype, seed):
 
 READ = {
     "alphas": st.lists(
-        st.one_of(st.sampled_from([0.0, 1e-45, 1e-38, 1e-30, 1e-12, 0.6363, 1.0, 30.0, 1e4, 1e8]), st.floats(0, 50)),
+        st.one_of(
+            st.sampled_from([0.0, 1e-45, 1e-38, 1e-30, 1e-12, 0.6363, 1.0, 30.0, 1e4, 1e8]), st.floats(1e-290, 50)
+        ),
         min_size=1,
         max_size=12,
     ),

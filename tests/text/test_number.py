@@ -153,7 +153,7 @@ def test_runs_take_a_number_a_share_or_what_is_needed(run, texts):
         kept = (run.encode(lines, **number).kept.double() * lengths).round()
         if run.config.model.bottleneck == "vts":
             assert kept.tolist() == expected.tolist()
-        else:  # a token with more than a vector's pseudo-count takes the room of one; a share counts by Δ, not by tokens
+        else:  # a token with more than a vector's pseudo-count has the room of one; a share counts by Δ, not by tokens
             assert ((kept - expected).abs() <= (3 if "share" in number else 1)).all()
     needed = run.find_needed(lines)
     copies = run.reconstruct(lines, vectors="needed")

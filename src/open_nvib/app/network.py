@@ -32,7 +32,7 @@ HOST = re.compile(r"(\[[\da-f:.]+\]|[\w.-]+)(:\d+)?", re.ASCII | re.IGNORECASE)
 """Form of a Host header: user names, schemes and paths have no place in it."""
 HOST_HEADERS = (b"host", b"x-forwarded-host", b"x-gradio-server")
 """Headers from which gradio takes the address that the page sends its requests to."""
-API = ("app_id", "cancel", "info", "queue/data", "queue/join", "reset", "startup-events")
+API = ("app_id", "cancel", "info", "queue/data", "queue/join", "reset", "run/predict", "startup-events")
 PATHS = {"/", "/config", "/favicon.ico", "/manifest.json", "/robots.txt", "/theme.css"} | {
     f"/gradio_api/{name}" for name in API
 }
