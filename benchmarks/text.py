@@ -20,10 +20,13 @@ from torch import Tensor, nn
 
 import open_nvib as nv
 from open_nvib.store.settings import BottleneckKind
+from open_nvib.text.data import load_prepared
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import Collator, decode
+from open_nvib.text.model.decoding import Collator, decode, reconstruct_ids
+from open_nvib.text.model.number import decide_number, find_needed
 from open_nvib.text.training.trainer import LengthGroupedSampler
+from open_nvib.text.using.run import load_run
 
 SIZES = {
     "paper": {"vocab_size": 30522, "d_model": 256, "batch": 64},
@@ -182,10 +185,25 @@ def dropped(repeats: int) -> dict[str, float]:
     return {"cross-attention step with 30 % kept / all kept, 512 tokens": ratio(functions, "all", repeats)["fewer"]}
 
 
+def search(path: Path, repeats: int, count: int = 1024) -> dict[str, float]:
+    """The search for the vectors that texts need, and two looks, against one greedy reconstruction."""
+    run = load_run(path)
+    model, data = run.model, load_prepared(run.config.data)
+    texts = [list(ids) for ids in data.split(run.config.partition, "validation")["input_ids"][:count]]
+    functions: dict[str, Callable[[], object]] = {
+        "reconstruction": lambda: reconstruct_ids(model, texts),
+        "needed": lambda: find_needed(model, texts),
+        "decided": lambda: decide_number(model, texts),
+    }
+    found = ratio(functions, "reconstruction", repeats)
+    return {f"{name} / greedy reconstruction, {len(texts)} texts": found[name] for name in ("needed", "decided")}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="write the results as JSON, too")
     parser.add_argument("--repeats", type=int, default=7, help="runs of each, in turns (default: 7)")
+    parser.add_argument("--run", type=Path, help="a run for any number of vectors, whose search is timed, too")
     arguments = parser.parse_args()
     torch.set_num_threads(2)
     results: dict[str, float] = {}
@@ -194,6 +212,7 @@ def main() -> None:
         lambda: decoding(arguments.repeats),
         samples,
         lambda: dropped(arguments.repeats),
+        lambda: search(arguments.run, arguments.repeats) if arguments.run else {},
     ):
         found = part()
         for name, value in found.items():
