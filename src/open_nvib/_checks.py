@@ -113,8 +113,8 @@ def _check_shape(label: str, name: str, shape: tuple[int, ...], axes: list[str],
         known[axis] = torch.broadcast_shapes(expected, size), name
 
 
-def _check_values(label: str, value: Tensor | float, domain: str, *fix: str) -> None:
-    tensor = value if isinstance(value, Tensor) else torch.tensor(value, dtype=torch.float64, device="cpu")
+def _check_values(label: str, value: Tensor | Real, domain: str, *fix: str) -> None:
+    tensor = value if isinstance(value, Tensor) else torch.tensor(float(value), dtype=torch.float64, device="cpu")
     if not can_read(tensor):
         return
     some, (contains, expected, usual_fix) = domain.startswith("some "), DOMAINS[domain.removeprefix("some ")]

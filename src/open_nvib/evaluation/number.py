@@ -76,6 +76,8 @@ def _examples(run: Run, texts: Texts, needed: Needed) -> tuple[NumberExample, ..
     """Show pairs of texts of one length, the one that needs fewest vectors and the one that needs most."""
     shown = [index for pair in pairs_of_one_length(texts, needed, PAIRS) for index in pair]
     return tuple(
-        NumberExample(run.tokenizer.decode(list(texts[index])), len(texts[index]), int(needed.vectors[index]))
+        NumberExample(
+            run.tokenizer.batch_decode([list(texts[index])])[0], len(texts[index]), int(needed.vectors[index])
+        )
         for index in shown
     )
