@@ -14,7 +14,7 @@ from open_nvib.text.data import load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import decode, encode, make_batch, reconstruct_ids
-from open_nvib.text.model.number import PLACES, decide_number, find_needed, numbers_to_try, vectors_at
+from open_nvib.text.model.number import PLACES, Tries, decide_number, find_needed, numbers_to_try, vectors_at
 from open_nvib.text.training.train import train
 from open_nvib.text.using.latents import write_latents
 from open_nvib.text.using.run import Run, load_run
@@ -79,6 +79,26 @@ def test_the_search_is_brute_force_by_real_decoding(run, texts):
     assert found.comes_back.tolist() == [back for _, _, back in expected]
     assert sum(found.comes_back) > 0
     assert len(set(found.vectors.tolist())) > 2
+
+
+def test_every_text_is_tried_with_all_its_vectors(run, texts):
+    """Also one of 17 or 19 tokens in a batch with longer ones, though above 16 not every number is tried."""
+    long = [(texts[0] * 5)[:length] for length in range(15, 26)]
+    tried = []
+
+    class Watched(Tries):
+        def latents(self, rows, **cuts):
+            tried.extend(zip(self.mask.sum(-1)[rows].tolist(), cuts["vectors"].tolist(), strict=True))
+            return super().latents(rows, **cuts)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("open_nvib.text.model.number.Tries", Watched)
+        found = find_needed(run.model, long, places=[0.0])
+    for text, back in zip(long, found.comes_back.tolist(), strict=True):
+        numbers = [number for length, number in tried if length == len(text)]
+        assert back or numbers[-1] == len(text)
+        assert numbers == sorted(set(numbers))
+    assert not found.comes_back.all()
 
 
 def test_what_comes_back_comes_back(run, texts):

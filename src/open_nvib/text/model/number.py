@@ -9,6 +9,7 @@ before, which ends most of them, and only then at the whole text.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Literal
 
 import torch
@@ -89,8 +90,10 @@ def find_needed(
     def search(tries: Tries) -> Needed:
         lengths = tries.mask.sum(-1)
         fewest = vectors_at(smallest, lengths)
-        # a number that a text does not take is one that it cannot have
-        numbers = (torch.where(fewest <= m, m, lengths + 1) for m in numbers_to_try(int(lengths.max())))
+        ladder = [0, *numbers_to_try(int(lengths.max()))]
+        # each text up to its length; what it does not try is a number that it cannot have
+        capped = ((last, lengths.clamp(max=number)) for last, number in pairwise(ladder))
+        numbers = (torch.where((m > last) & (m >= fewest), m, lengths + 1) for last, m in capped)
         return _search(tries, numbers, lengths, places=places, max_wrong=max_wrong, max_nats=max_nats)
 
     return _in_batches(model, texts, search, progress)
