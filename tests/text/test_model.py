@@ -15,7 +15,7 @@ from open_nvib.text.model.autoencoder import IGNORED, LatentOutput, TextAutoenco
 from open_nvib.text.model.bottlenecks import kept_at_stride, plain_mixture, pool
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import decode
-from open_nvib.text.model.layers import DecoderLayer
+from open_nvib.text.model.layers import DecoderLayer, cross_entropy_of_head
 
 PAD, BOS, EOS = 0, 1, 2
 VOCABULARY, SIZE, LATENT = 211, 24, 13
@@ -443,3 +443,32 @@ def test_delta_that_a_schedule_set_is_saved(tmp_path):
     model.save_pretrained(tmp_path)
     again: Any = TextAutoencoder.from_pretrained(tmp_path)
     assert again.encoder.bottleneck.nvib.delta.item() == 0.625
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_cross_entropy_of_head_is_that_of_all_logits(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    hidden = torch.randn(150, 8, generator=generator, dtype=dtype)
+    weight = torch.randn(20_000, 8, generator=generator, dtype=dtype)  # three chunks
+    hidden[0] *= 1_000  # a label that the softmax has at 0
+    labels = torch.randint(0, 20_000, (150,), generator=generator)
+    ours = [x.clone().requires_grad_() for x in (hidden, weight)]
+    theirs = [x.clone().requires_grad_() for x in (hidden, weight)]
+    loss = cross_entropy_of_head(*ours, labels)
+    expected = F.cross_entropy((theirs[0] @ theirs[1].T).float(), labels, reduction="sum")
+    torch.testing.assert_close(loss, expected)
+    (2 * loss).backward()
+    (2 * expected).backward()
+    tolerance = {"rtol": 0.05, "atol": 0.05} if dtype == torch.bfloat16 else {"rtol": 1e-5, "atol": 1e-5}
+    for one, other in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(one.grad, other.grad, **tolerance)
+    with torch.no_grad():
+        torch.testing.assert_close(cross_entropy_of_head(*ours, labels), expected)
+
+
+def test_cross_entropy_of_head_of_no_token_is_zero() -> None:
+    hidden, weight = torch.randn(0, 4, requires_grad=True), torch.randn(5, 4, requires_grad=True)
+    loss = cross_entropy_of_head(hidden, weight, torch.zeros(0, dtype=torch.long))
+    loss.backward()
+    assert loss == 0
+    torch.testing.assert_close(weight.grad, torch.zeros_like(weight))

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import (
     AutoConfig,
@@ -25,7 +24,7 @@ from open_nvib.merging import PerText
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 from open_nvib.text.model.bottlenecks import Latent, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.layers import DecoderLayer, Embedding, EncoderLayer
+from open_nvib.text.model.layers import DecoderLayer, Embedding, EncoderLayer, cross_entropy_of_head
 
 IGNORED = -100
 """Label of padding."""
@@ -265,8 +264,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         mixture = bottleneck.sample(latent) if sample else latent.mean()
         hidden = self.decoder(self.encoder.embedding(self.shift_right(labels)), self.decoder.project(mixture))
         real = labels != IGNORED
-        logits = self.head(hidden[real])  # of real tokens only: most of the work is here
-        total = F.cross_entropy(logits.float(), labels[real], reduction="sum")
+        total = cross_entropy_of_head(hidden[real], self.head.weight, labels[real])  # most of the work is here
         items = real.sum() if items is None else items
         cross_entropy = total / items
         kl = bottleneck.kl(latent)

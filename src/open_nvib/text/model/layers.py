@@ -1,11 +1,13 @@
 """The Transformer around the bottleneck: pre-norm layers, the decoder's with denoising attention."""
 
 import math
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from transformers import Cache
 
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
@@ -116,3 +118,44 @@ class DecoderLayer(nn.Module):
         """Attend to the latent, each position for itself."""
         x = x + self.dropout(self.cross_attention(self.norms[1](x), memory))
         return x + self.dropout(self.feed_forward(self.norms[2](x)))
+
+
+CHUNK = 2**19
+"""Logits at a time on the CPU: they stay in its cache. Accelerators take 64 times as many."""
+
+
+def cross_entropy_of_head(
+    hidden: Float[Tensor, "tokens size"], weight: Float[Tensor, "vocabulary size"], labels: Int[Tensor, " tokens"]
+) -> Float[Tensor, ""]:
+    """Compute the sum of -log softmax(hidden weightᵀ) at the labels, without ever holding all the logits."""
+    return _CrossEntropyOfHead.apply(hidden, weight, labels, torch.is_grad_enabled())  # pyright: ignore[reportReturnType]
+
+
+class _CrossEntropyOfHead(torch.autograd.Function):
+    """The gradient is computed with the loss, chunk by chunk, as both need the same softmax."""
+
+    @staticmethod
+    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, needs_gradient: bool) -> Tensor:
+        device = hidden.device.type
+        dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
+        rows = max(64, CHUNK * (1 if device == "cpu" else 64) // len(weight))
+        w, total = weight.to(dtype), hidden.new_zeros((), dtype=torch.float32)
+        grad_hidden, grad_weight = [], torch.zeros_like(weight, dtype=total.dtype)
+        for h, label in zip(hidden.to(dtype).split(rows), labels.unsqueeze(-1).split(rows), strict=True):
+            logits = (h @ w.T).float()
+            p = logits.softmax(-1)
+            log_sum = logits.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()
+            total += (log_sum - logits.gather(-1, label)).sum()
+            if needs_gradient:
+                p = p.scatter_add_(-1, label, p.new_full((1, 1), -1.0).expand_as(label)).to(dtype)
+                grad_hidden.append(p @ w)
+                grad_weight += p.T @ h
+        if needs_gradient:
+            ctx.save_for_backward(torch.cat(grad_hidden).to(hidden.dtype), grad_weight.to(weight.dtype))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grad.to(grad_hidden.dtype), grad_weight * grad.to(grad_weight.dtype), None, None
