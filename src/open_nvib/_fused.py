@@ -67,15 +67,22 @@ def _biased_queries(q: Tensor, scale: float) -> Tensor:
     return torch.cat([q * scale, ones.expand(*q.shape[:-1], extra)], -1)
 
 
+def widen_for_cpu(*q_k_v: Tensor) -> tuple[Tensor, ...]:
+    """Convert bf16 to float32 for training on the CPU, whose fused kernel has a slow backward pass in bf16."""
+    slow = q_k_v[0].device.type == "cpu" and q_k_v[0].dtype == torch.bfloat16 and torch.is_grad_enabled()
+    return tuple(x.float() for x in q_k_v) if slow else q_k_v
+
+
 def _attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    q, v = q.to(k.dtype), v.to(k.dtype)
+    dtype = k.dtype
+    q, k, v = widen_for_cpu(q.to(dtype), k, v.to(dtype))
     if in_transform():
-        return _attend_in_plain_operations(q, k, v)
-    on_cpu = q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64, torch.bfloat16) and q.numel() > 0
+        return _attend_in_plain_operations(q, k, v).to(dtype)
+    on_cpu = q.device.type == "cpu" and q.dtype in (torch.float32, torch.float64) and q.numel() > 0
     if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not on_cpu:
-        return F.scaled_dot_product_attention(q, k, v, scale=1.0)
+        return F.scaled_dot_product_attention(q, k, v, scale=1.0).to(dtype)
     q, k, v = (x.reshape(-1, *x.shape[-3:]) if x.ndim > 3 else x.reshape(-1, 1, *x.shape[-2:]) for x in (q, k, v))
-    return _TwiceDifferentiable.apply(q, k, v)
+    return _TwiceDifferentiable.apply(q, k, v).to(dtype)  # pyright: ignore[reportOptionalMemberAccess]
 
 
 def _attend_in_plain_operations(q: Tensor, k: Tensor, v: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import Cache
 
+from open_nvib._fused import widen_for_cpu
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 
@@ -64,7 +65,9 @@ class SelfAttention(nn.Module):
         allowed = None if mask is None else mask[:, None, None, :]
         if causal and 1 < new < seen:  # a query also sees the cached tokens
             allowed, causal = torch.ones(new, seen, dtype=torch.bool, device=q.device).tril(seen - new), False
-        attended = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal and new > 1)
+        q, k, v = widen_for_cpu(q, k, v)
+        with torch.autocast(q.device.type, enabled=False):
+            attended = F.scaled_dot_product_attention(q, k, v, attn_mask=allowed, is_causal=causal and new > 1)
         return self.to_output(attended.transpose(1, 2).flatten(2))
 
 
