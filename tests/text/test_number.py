@@ -13,7 +13,7 @@ from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSetti
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import decode, encode, make_batch, reconstruct_ids
+from open_nvib.text.model.decoding import decode, encode, evaluate_losses, make_batch, reconstruct_ids
 from open_nvib.text.model.number import PLACES, Tries, decide_number, find_needed, numbers_to_try, vectors_at
 from open_nvib.text.training.train import train
 from open_nvib.text.using.latents import write_latents
@@ -110,7 +110,7 @@ def test_what_comes_back_comes_back(run, texts):
 
 def test_two_looks_take_the_first_share_with_which_a_text_comes_back(run, texts):
     shares = (0.08, 0.15, 1.0)
-    found = decide_number(run.model, texts, shares=shares)
+    found = decide_number(run.model, texts, shares=shares, hard=None)
     lengths = torch.tensor(list(map(len, texts)))
     for row, text in enumerate(texts):
         numbers = [int(vectors_at(share, lengths)[row]) for share in shares]
@@ -118,6 +118,21 @@ def test_two_looks_take_the_first_share_with_which_a_text_comes_back(run, texts)
         chosen = next((m for m, good in zip(numbers[:2], back[:2], strict=True) if good), numbers[2])
         assert (found.vectors[row], found.comes_back[row]) == (chosen, any(back[:2]))
     assert found.tries.max() == 2
+
+
+def test_a_text_that_was_far_from_coming_back_gets_all_its_vectors(run, texts):
+    shares = (0.08, 0.12, 0.3)
+    lengths = torch.tensor(list(map(len, texts)))
+    lost = ~decide_number(run.model, texts, shares=shares, hard=None).comes_back
+    looks = [{"vectors": vectors_at(0.12, lengths)[row : row + 1]} for row in range(len(texts))]
+    losses = [evaluate_losses(run.model, [text], cuts) for text, cuts in zip(texts, looks, strict=True)]
+    nats = torch.tensor([loss["loss"] for loss in losses]) * (lengths + 1)
+    middle = len(nats[lost]) // 2
+    hard = nats[lost].sort().values[middle - 1 : middle + 1].mean().item()  # some are above, some are not
+    found = decide_number(run.model, texts, shares=shares, hard=hard)
+    otherwise = torch.where(nats > hard, lengths, vectors_at(0.3, lengths))
+    torch.testing.assert_close(found.vectors[lost], otherwise[lost])
+    assert len({*(found.vectors == lengths)[lost].tolist()}) == 2
 
 
 def test_a_tolerance_takes_fewer_vectors(run, texts):
@@ -283,8 +298,10 @@ def test_the_evaluation_of_numbers(run, texts):
     assert found.needed.exact == pytest.approx(find_needed(run.model, texts).comes_back.float().mean().item())
     assert found.needed.correlation == pytest.approx(1.0, abs=0.05)
     for each in found.shares:
-        back = [decide_number(run.model, texts, shares=(each.share,) * 2, places=[at]).comes_back for at in PLACES]
-        assert each.any_place == pytest.approx(torch.stack(back).any(0).float().mean().item())
+        back = [decide_number(run.model, texts, shares=(each.share,) * 2, hard=None, places=[at]) for at in PLACES]
+        assert each.any_place == pytest.approx(
+            torch.stack([tried.comes_back for tried in back]).any(0).float().mean().item()
+        )
     for few, many in zip(found.examples[::2], found.examples[1::2], strict=True):
         assert few.tokens == many.tokens
         assert few.vectors <= many.vectors

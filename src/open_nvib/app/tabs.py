@@ -43,7 +43,8 @@ def inspect(run: Run, text: str, number: int | None = None) -> tuple[str, str, s
     """
     (ids,) = run.tokenize([text])
     shares = None if number is None else (number / len(ids),) * 2  # one to look at, which is also that of the latent
-    report = run.inspect_ids(ids, decide_number(run.model, [ids], shares=shares, places=PLACES).cuts if shares else {})
+    tried = decide_number(run.model, [ids], shares=shares, hard=None, places=PLACES) if shares else None
+    report = run.inspect_ids(ids, tried.cuts if tried else {})
     latent, pooled = report.latent, run.model.encoder.bottleneck.pooled
     (output,) = decode(run.model, latent.mean(), 2 * latent.lengths)
     weights = attention_map(run.model, latent.mean(), output)

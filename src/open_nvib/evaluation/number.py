@@ -34,7 +34,7 @@ def measure_number(run: Run, texts: Texts) -> NumberOfVectors:
 def _at_share(run: Run, texts: Texts, share: float) -> AtShare:
     cuts = {"share": torch.full((len(texts),), share, device=run.model.device)}
     scores, _ = score_reconstruction(texts, reconstruct_ids(run.model, texts, cuts=cuts), run.tokenizer)
-    tried = decide_number(run.model, texts, shares=(share, share), places=PLACES)
+    tried = decide_number(run.model, texts, shares=(share, share), hard=None, places=PLACES)
     return AtShare(
         share=share,
         kept=kept_share(texts, vectors_kept(run.model, texts, cuts)),

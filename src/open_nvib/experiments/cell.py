@@ -140,7 +140,7 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
                 evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
             metrics = read_metrics(cell.run)
             evaluations = {**metrics.evaluations, cell.evaluation: evaluation}
-            trained = TrainingResult(metrics.step, metrics.validation)
+            trained = TrainingResult.of(cell.run)
             seconds = progress.state.seconds
             write_result(cell, CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds))
             cell.failure_file.unlink(missing_ok=True)

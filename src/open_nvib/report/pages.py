@@ -62,7 +62,11 @@ def experiment_report(results: Results) -> Report:
     return _render(
         "experiment.md.j2",
         figures,
-        {"main": tables.main_table(results, selected), "copying": copying and tables.copying_table(copying)},
+        {
+            "main": tables.main_table(results, selected),
+            "training": tables.training_table(results),
+            "copying": copying and tables.copying_table(copying),
+        },
         results=results,
         sampled=results,
         selected=selected,
@@ -78,8 +82,7 @@ def run_report(run: Path, *, public: bool = False) -> Report:
         config = replace(config, data=Path(config.data).name)
     if metrics == RunMetrics() and not log:
         raise InputError(f"{run}: this run has logged nothing yet, so that there is nothing to report. Train it first.")
-    training = TrainingResult(metrics.step, metrics.validation)
-    cell = CellResult(run.name, config.seed, metrics.evaluations, train=training, path=run)
+    cell = CellResult(run.name, config.seed, metrics.evaluations, train=TrainingResult.of(run), path=run)
     # Each evaluation is a row of the table, the causal ones first; the first has what no scorer changes.
     names = sorted(metrics.evaluations, key=lambda name: not name.endswith(f"-{CAUSAL}"))
     plans = tuple(RowPlan(name, (config.seed,), label=name.replace("-", ", scorer ")) for name in names)

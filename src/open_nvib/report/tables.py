@@ -1,10 +1,11 @@
 """The tables of a report: the paper's, and what it did not print."""
 
+import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from open_nvib.report import measures
-from open_nvib.report.measures import MeanAndDeviation, Measure, write_number
+from open_nvib.report.measures import MeanAndDeviation, Measure, mean_and_deviation, write_number
 from open_nvib.report.paper import PaperRow
 from open_nvib.report.results import Results, RowResults, SelectedNVAE
 
@@ -39,9 +40,7 @@ class Column:
     def printed(self, row: RowResults) -> str:
         """Write the paper's number with two decimals, as printed."""
         found = self.paper(row.paper) if row.paper else None
-        if found is None:
-            return NOT_MEASURED
-        return _with_deviation((write_number(found.mean, 2), "" if found.sd is None else write_number(found.sd, 2)))
+        return _with_two_decimals(found)
 
     def real(self, results: Results) -> str:
         """Write the number of real text, the mean over all cells; empty where it was not measured."""
@@ -61,10 +60,33 @@ MAIN = (
 )
 
 
+TRAINING = ("model", "steps", "learning rate", "rise of BLEU", "minutes")
+
+
 def main_table(results: Results, selected: SelectedNVAE | None) -> Table:
     """Make the paper's table with its printed values beside ours, and real text as the last line."""
     marked = selected.row if selected else None
     return _table(results, results.rows, MAIN, seeds=True, real=True, printed=True, marked=marked)
+
+
+def training_table(results: Results) -> Table | None:
+    """Make the table of how long each row was trained, and whether it was still improving; None if no cell tells."""
+    lines = []
+    for row in results.measured:
+        optimiser, ends = row.evaluations[0].config.optimiser, [cell.train for cell in row.cells]
+        rises = mean_and_deviation([end.rise for end in ends if end.rise is not None])
+        minutes = [cell.seconds["train"] / 60 for cell in row.cells if cell.seconds.get("train", 0) > 1]
+        time = write_number(statistics.fmean(minutes), 0) if minutes else NOT_MEASURED
+        lines.append(
+            (
+                row.title,
+                f"{max(end.step for end in ends):,}",
+                f"{optimiser.learning_rate:g}",
+                _with_two_decimals(rises),
+                time,
+            )
+        )
+    return Table(TRAINING, tuple(lines)) if any(line[3] != NOT_MEASURED for line in lines) else None
 
 
 def copying_table(results: Results) -> Table | None:
@@ -150,6 +172,12 @@ def _table(
 def _seeds(row: RowResults) -> str:
     there, planned = len(row.evaluations), len(row.plan.seeds)
     return str(there) if there == planned else f"{there} of {planned}"
+
+
+def _with_two_decimals(found: MeanAndDeviation | None) -> str:
+    if found is None:
+        return NOT_MEASURED
+    return _with_deviation((write_number(found.mean, 2), "" if found.sd is None else write_number(found.sd, 2)))
 
 
 def _with_deviation(written: tuple[str, str]) -> str:

@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import OPTIONAL, InputError, in_one_line, read_record, write_text
+from open_nvib.store.runs import read_log, read_metrics
 from open_nvib.store.settings import EvaluateConfig, TrainConfig
 
 RESULT = "result.json"
@@ -19,10 +20,26 @@ LARGEST_BYTES = 200_000
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The end of training: its last step, and the metrics on validation data."""
+    """The end of training.
+
+    Attributes:
+        step: the last one.
+        validation: the metrics on validation data.
+        rise: by how much BLEU on validation data rose over the last quarter of the steps; None if not evaluated then.
+    """
 
     step: int = 0
     validation: dict[str, float | None] = field(default_factory=dict)
+    rise: float | None = None
+
+    @staticmethod
+    def of(run: Path) -> "TrainingResult":
+        """Read the end of the training of a run."""
+        metrics = read_metrics(run)
+        bleu = {entry.step: entry.values["eval_bleu"] for entry in read_log(run) if "eval_bleu" in entry.values}
+        before = [value for step, value in bleu.items() if step <= 0.75 * metrics.step]
+        rise = bleu[metrics.step] - before[-1] if before and metrics.step in bleu else None
+        return TrainingResult(metrics.step, metrics.validation, rise)
 
 
 @dataclass(frozen=True)

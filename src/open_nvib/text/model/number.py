@@ -27,8 +27,10 @@ from open_nvib.text.model.decoding import BATCH, Texts, in_batches, make_batch
 
 PLACES = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Places of the cuts that are tried: the part of the first vector that is left out."""
-TWO_LOOKS = (0.25, 0.35, 0.6)
-"""Shares of `decide_number`, chosen on validation data: two that are looked at, and one for all other texts."""
+TWO_LOOKS = (0.2, 0.3, 0.6)
+"""Shares of `decide_number`, chosen on validation data: two that are looked at, and one for other texts."""
+HARD = 6.0
+"""Cross-entropy of a whole text at the last look, in nats, above which it gets all its vectors; chosen likewise."""
 LOOKS = (1, 4)
 """Tokens that a try looks at, those first that were wrong most often, before it looks at the whole text."""
 
@@ -104,18 +106,28 @@ def decide_number(
     texts: Texts,
     *,
     shares: Sequence[float] = TWO_LOOKS,
+    hard: float | None = HARD,
     places: Sequence[float] = PLACES[:1],
     progress: str | None = None,
 ) -> Needed:
     """Decide the number of vectors of each text in few looks: the first of `shares` with which it comes back.
 
-    The last share is not looked at. It is for texts that come back with none of the others, and whether they do with
-    this one is not known: `comes_back` is False. Two looks cost about as much as the greedy decoding of the texts.
+    The last share is not looked at. It is for texts that come back with none of the others; those with more than `hard`
+    nats at the last look get all their vectors. Whether they come back then is not known: `comes_back` is False. Two
+    looks cost about as much as the greedy decoding of the texts.
     """
 
     def search(tries: Tries) -> Needed:
-        *tried, otherwise = (vectors_at(share, tries.mask.sum(-1)) for share in shares)
-        return _search(tries, tried, otherwise, places=places)
+        lengths = tries.mask.sum(-1)
+        *tried, otherwise = (vectors_at(share, lengths) for share in shares)
+        found = _search(tries, tried, otherwise, places=places)
+        rows = (~found.comes_back).nonzero().flatten()
+        if hard is not None and len(rows):
+            every = torch.arange(tries.labels.shape[1], device=rows.device).expand(len(rows), -1)
+            latents = tries.latents(rows, vectors=tried[-1][rows], place=places[-1])
+            far = _nats(*tries.look(rows, latents, every)) * (lengths[rows] + 1) > hard
+            found.vectors[rows[far]] = lengths[rows[far]]
+        return found
 
     return _in_batches(model, texts, search, progress)
 
