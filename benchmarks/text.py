@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 import torch.nn.functional as F
@@ -21,9 +22,11 @@ from torch import Tensor, nn
 import open_nvib as nv
 from open_nvib.store.settings import BottleneckKind
 from open_nvib.text.data import load_prepared
+from open_nvib.text.model import autoencoder
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import Collator, decode, reconstruct_ids
+from open_nvib.text.model.layers import cross_entropy_of_head
 from open_nvib.text.model.number import decide_number, find_needed
 from open_nvib.text.training.trainer import LengthGroupedSampler
 from open_nvib.text.using.run import load_run
@@ -129,6 +132,35 @@ def steps(repeats: int) -> dict[str, float]:
     return results
 
 
+def throughput(repeats: int) -> dict[str, float]:
+    """NVAE's training on one thread: with all logits at once, in chunks, and in chunks and bf16."""
+    results: dict[str, float] = {}
+    torch.set_num_threads(1)
+    for size in SIZES:
+        model, batches = model_of(size, "nvae"), batches_of(size, 4, grouped=True)
+
+        def loss(batch: dict[str, Tensor], head: Callable[..., Tensor], bf16: bool, model: Any = model) -> Tensor:
+            autocast = torch.autocast("cpu", dtype=torch.bfloat16, enabled=bf16)
+            with patch.object(autoencoder, "cross_entropy_of_head", head), autocast:
+                return model(**batch, sample=True).loss
+
+        heads = {"at once": (all_logits, False), "chunks": (cross_entropy_of_head, False)}
+        heads["chunks, bf16"] = cross_entropy_of_head, True
+        functions: dict[str, Callable[[], object]] = {
+            name: training_step(model, batches, lambda batch, how=how: loss(batch, *how)) for name, how in heads.items()
+        }
+        found = ratio(functions, "at once", repeats)
+        for name in ("chunks", "chunks, bf16"):
+            results[f"sentences per second, logits in {name} / at once, {size} sizes"] = 1 / found[name]
+    torch.set_num_threads(2)
+    return results
+
+
+def all_logits(hidden: Tensor, weight: Tensor, labels: Tensor) -> Tensor:
+    """The loss of the head as one would write it."""
+    return F.cross_entropy((hidden @ weight.T).float(), labels, reduction="sum")
+
+
 @torch.no_grad()
 def decoding(repeats: int) -> dict[str, float]:
     """Reconstructing 256 texts of 20 tokens with the cache, against decoding the whole prefix at every step."""
@@ -209,6 +241,7 @@ def main() -> None:
     results: dict[str, float] = {}
     for part in (
         lambda: steps(arguments.repeats),
+        lambda: throughput(arguments.repeats),
         lambda: decoding(arguments.repeats),
         samples,
         lambda: dropped(arguments.repeats),
