@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,6 +17,31 @@ from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareC
 
 if TYPE_CHECKING:  # it imports torch, and --help does not wait for that
     from open_nvib.text import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Number:
+    """How many vectors each text gets.
+
+    Args:
+        vectors: give each text this many vectors; for a model that takes any number, as the next three
+        share: give each text this many vectors for each token, above 0 and at most 1
+        needed: give each text the fewest vectors with which it comes back
+        decided: give each text a number that is decided in two looks
+    """
+
+    vectors: int | None = None
+    share: float | None = None
+    needed: bool = False
+    decided: bool = False
+
+    def options(self) -> dict[str, Any]:
+        """Return them as `Run.encode` takes them. More than one of them is an InputError."""
+        given = [f"--{name}" for name, value in asdict(self).items() if value is not None and value is not False]
+        if len(given) > 1:
+            raise InputError(f"{' and '.join(given)} are given, expected one: each says how many vectors a text gets.")
+        vectors = "needed" if self.needed else "decided" if self.decided else self.vectors
+        return {"vectors": vectors, "share": self.share}
 
 
 def demo(settings: DemoConfig) -> None:
@@ -84,10 +109,7 @@ def reconstruct(
     *texts: str,
     device: str | None = None,
     file: str | None = None,
-    vectors: int | None = None,
-    share: float | None = None,
-    needed: bool = False,
-    decided: bool = False,
+    number: Number,
 ) -> None:
     """Send texts through the latent and back.
 
@@ -96,15 +118,11 @@ def reconstruct(
         texts: one or more texts, quoted
         device: such as cuda; the CPU if not given
         file: a file with a text on each line; - reads standard input
-        vectors: give each text this many vectors; for a model that takes any number, as the next three
-        share: give each text this many vectors for each token, above 0 and at most 1
-        needed: give each text the fewest vectors with which it comes back
-        decided: give each text a number that is decided in two looks
+        number: of vectors that each text gets
     """
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
-    number = _number(vectors, share, needed=needed, decided=decided)
-    for line in opened.reconstruct(_usable(opened, given, file), **number):
+    for line in opened.reconstruct(_usable(opened, given, file), **number.options()):
         print(line)
 
 
@@ -115,10 +133,7 @@ def encode(
     output: str,
     device: str | None = None,
     overwrite: bool = False,
-    vectors: int | None = None,
-    share: float | None = None,
-    needed: bool = False,
-    decided: bool = False,
+    number: Number,
 ) -> None:
     """Write the latent of each line of a file: vectors, σ, weights, α.
 
@@ -128,12 +143,8 @@ def encode(
         output: the file to write, which ends in .npz or .parquet
         device: such as cuda; the CPU if not given
         overwrite: replace a file at --output that this command did not write
-        vectors: give each text this many vectors; for a model that takes any number, as the next three
-        share: give each text this many vectors for each token, above 0 and at most 1
-        needed: give each text the fewest vectors with which it comes back
-        decided: give each text a number that is decided in two looks
+        number: of vectors that each text gets
     """
-    number = _number(vectors, share, needed=needed, decided=decided)
     given = _texts((), file)
     from open_nvib.text.using.latents import check_output, write_latents
 
@@ -141,7 +152,7 @@ def encode(
     opened = text.load_run(run, device=device)
     _usable(opened, given, file)
     ids, _ = opened.tokenize_usable(given)
-    print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite, **number)}")
+    print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite, **number.options())}")
 
 
 def sample(
@@ -168,7 +179,7 @@ def sample(
             needs if not given
         share: vectors for each token of the length instead, above 0 and at most 1
     """
-    number = _number(vectors, share, needed=False, decided=False)
+    number = Number(vectors=vectors, share=share).options()
     for line in text.load_run(run, device=device).sample(count, seed=seed, length=length, delta=delta, **number):
         print(line)
 
@@ -180,10 +191,7 @@ def interpolate(
     *,
     device: str | None = None,
     steps: int = 7,
-    vectors: int | None = None,
-    share: float | None = None,
-    needed: bool = False,
-    decided: bool = False,
+    number: Number,
 ) -> None:
     """Write the texts on the path between two.
 
@@ -193,13 +201,9 @@ def interpolate(
         second: the text at which it ends
         device: such as cuda; the CPU if not given
         steps: points on the path, both ends included
-        vectors: give each text this many vectors; for a model that takes any number, as the next three
-        share: give each text this many vectors for each token, above 0 and at most 1
-        needed: give each text the fewest vectors with which it comes back
-        decided: give each text a number that is decided in two looks
+        number: of vectors that each text gets
     """
-    number = _number(vectors, share, needed=needed, decided=decided)
-    for line in text.load_run(run, device=device).interpolate(first, second, steps=steps, **number):
+    for line in text.load_run(run, device=device).interpolate(first, second, steps=steps, **number.options()):
         print(line)
 
 
@@ -210,10 +214,7 @@ def inspect(
     file: str | None = None,
     json: bool = False,
     plot: str | None = None,
-    vectors: int | None = None,
-    share: float | None = None,
-    needed: bool = False,
-    decided: bool = False,
+    number: Number,
 ) -> None:
     """Show what the latent kept of each token.
 
@@ -224,15 +225,11 @@ def inspect(
         file: a file with a text on each line; - reads standard input
         json: print JSON, one object on each line
         plot: also draw a picture to this file (.png, .svg)
-        vectors: give each text this many vectors; for a model that takes any number, as the next three
-        share: give each text this many vectors for each token, above 0 and at most 1
-        needed: give each text the fewest vectors with which it comes back
-        decided: give each text a number that is decided in two looks
+        number: of vectors that each text gets
     """
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
-    number = _number(vectors, share, needed=needed, decided=decided)
-    reports = opened.inspect(_usable(opened, given, file), **number)
+    reports = opened.inspect(_usable(opened, given, file), **number.options())
     for report in reports:
         print(dumps(asdict(report), ensure_ascii=False) if json else token_table(report))
     if plot:
@@ -459,14 +456,6 @@ NVIB = Group(
         "tune": tune,
     },
 )
-
-
-def _number(vectors: int | None, share: float | None, *, needed: bool, decided: bool) -> dict[str, Any]:
-    """How many vectors a text gets, as `Run.encode` takes it."""
-    options = {"--vectors": vectors is not None, "--share": share is not None, "--needed": needed, "--decided": decided}
-    if len(given := [name for name, is_given in options.items() if is_given]) > 1:
-        raise InputError(f"{' and '.join(given)} are given, expected one: each says how many vectors a text gets.")
-    return {"vectors": "needed" if needed else "decided" if decided else vectors, "share": share}
 
 
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:

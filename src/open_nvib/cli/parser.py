@@ -4,7 +4,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, is_dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NoReturn, get_args, get_origin
 
@@ -116,8 +116,8 @@ def _add_arguments(parser: ArgumentParser, function: Callable[..., None]) -> Non
     """Add the parameters of a function, each with the help that the docstring has for it.
 
     Positional parameters are positional arguments, keyword-only ones are options: a bool that is False is a flag, a
-    sequence takes several values. The fields of a dataclass are options of their own, and if the parameter is called
-    `config`, a YAML file can hold them, too.
+    sequence takes several values. The fields of a dataclass are options of their own, as parameters are if they are
+    keyword-only. If the parameter is called `config`, a YAML file can hold them, too.
     """
     explained = {entry.arg_name: entry.description for entry in parse_docstring(inspect.getdoc(function) or "").params}
     for name, parameter in inspect.signature(function).parameters.items():
@@ -126,7 +126,10 @@ def _add_arguments(parser: ArgumentParser, function: Callable[..., None]) -> Non
         if is_dataclass(kind):
             if name == "config":
                 parser.add_argument("--config", action=ConfigFile, **options)
-            parser.add_class_arguments(kind)  # pyright: ignore[reportArgumentType]
+            if all(field.kw_only for field in fields(kind)):
+                _add_arguments(parser, kind)  # pyright: ignore[reportArgumentType]
+            else:
+                parser.add_class_arguments(kind)  # pyright: ignore[reportArgumentType]
             continue
         if kind is bool and default is False:
             options |= {"action": "store_true"}
