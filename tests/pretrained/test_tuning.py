@@ -94,7 +94,6 @@ def test_a_classifier_is_tuned_by_accuracy(folder, tmp_path):
 
 
 def test_optuna_goes_on_from_known_trials(folder, tmp_path):
-    pytest.importorskip("optuna")
     model = tmp_path / "model"
     shutil.copytree(folder / "bert", model)
     command = ["tune", str(model), "--pairs", str(folder / "labels.tsv"), "--metric", "accuracy", "--sampler", "optuna"]
