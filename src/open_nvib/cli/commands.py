@@ -386,12 +386,13 @@ def convert(
     """Put NVIB into a pretrained model of transformers.
 
     Args:
-        model: directory or hub name of a BERT, RoBERTa, DistilBERT, BART, Marian, T5 or GPT-2 model with its tokenizer
+        model: directory or hub name of a model with its tokenizer: BERT, RoBERTa, DistilBERT, BART, Marian, T5, GPT-2,
+            Llama, Mistral or Qwen
         texts: a file with a text on each line, to measure the priors on; - reads standard input
         output: the directory to write
         where: attentions to convert; all if not given
         tau_alpha: weight of tokens against the prior's component: 10 is the original model, inf exactly so
-        tau_sigma: noise of tokens; 0 is none
+        tau_sigma: noise of tokens; 0 is none, as Llama, Mistral and Qwen need it
     """
     lines = _texts((), texts)
     from open_nvib.pretrained.tuning import convert_model
