@@ -379,17 +379,18 @@ def _tokenised(calibration: Batches, tokenizer: PreTrainedTokenizerBase | None, 
             raise ValueError("convert: calibration has texts, expected model inputs, or a tokenizer for the texts.")
         texts.append(item)
         if len(texts) == size:
-            yield _encode(tokenizer, texts)
+            yield encode_texts(tokenizer, texts)
             texts = []
     if texts and tokenizer is not None:
-        yield _encode(tokenizer, texts)
+        yield encode_texts(tokenizer, texts)
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, Any]:
+def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> dict[str, Any]:
+    """Tokenise texts to inputs of a model, padded and cut to its length."""
     if tokenizer.pad_token_id is None:  # GPT-2 has none; what pads is masked
         tokenizer = copy.copy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token
-    return dict(tokenizer(texts, padding=True, truncation=True, return_tensors="pt"))
+    return dict(tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt"))
 
 
 def _decoder_inputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
