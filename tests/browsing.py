@@ -18,7 +18,9 @@ def browser() -> Iterator[object]:
     with sync_playwright() as playwright:
         found = next((path for name in BROWSERS if (path := shutil.which(name))), None)
         if found is None and not Path(playwright.chromium.executable_path).exists():
-            pytest.skip(f"no Chromium: none of {', '.join(BROWSERS)} on the PATH, nor one that playwright installed")
+            pytest.skip(
+                f"no Chromium: none of {', '.join(BROWSERS)} on the PATH, nor one of playwright: run make browser"
+            )
         opened = playwright.chromium.launch(executable_path=found, args=QUIET)
         yield opened
         opened.close()

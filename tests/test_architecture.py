@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "src" / "open_nvib"
 CORE_NEEDS = {"torch", "jaxtyping", "lazy_loader"}
-LAYERS = ("core", "store", "pretrained", "text", "evaluation", "experiments", "report", "app", "demo", "cli")
+LAYERS = ("core", "store", "text", "evaluation", "experiments", "pretrained", "report", "app", "demo", "cli")
 """A layer imports only what comes before it."""
 STORE_DOES_WITHOUT = {"torch", "transformers"}
 ENTRY_POINTS = {"__main__"}  # start the command line, and nothing imports them

@@ -105,7 +105,7 @@ def draws_the_same_weights() -> bool:
 
 def test_training_on_prepared_data_gives_the_same_metrics(nvib):
     if not draws_the_same_weights():
-        pytest.skip("another version of torch or transformers draws other initial weights")
+        pytest.skip("other versions of torch or transformers draw other weights: install those of constraints.txt")
     nvib("train", "--config", "nvae.yaml", "--output", "again")
     check_alike(read("again/metrics.json")["validation"], read("finished/metrics.json")["validation"])
 

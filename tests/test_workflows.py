@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML")
+tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML: run with Python 3.11 or newer")
 
 ROOT = Path(__file__).parents[1]
 

@@ -145,13 +145,12 @@ class IdentityNVIB(nn.Module):
 
     def set_tau(self, *, alpha: float | None = None, sigma: float | None = None, delta: float | None = None) -> None:
         """Change τ_α, τ_σ or Δ; what is not given stays."""
-        for name, value in (("tau_alpha", alpha), ("tau_sigma", sigma), ("delta", delta)):
-            if value is None:
-                continue
-            infinite = name == "tau_alpha" and value == math.inf
-            domain = {"tau_alpha": "finite", "tau_sigma": ">= 0", "delta": ">= 0"}[name]
-            check("IdentityNVIB", **{name: (0.0 if infinite else value, f"number; {domain}", "")})
-            setattr(self, name, float(value))
+        domains = {"tau_alpha": "number; finite", "tau_sigma": "number; >= 0", "delta": "number; >= 0"}
+        given = {name: x for name, x in zip(domains, (alpha, sigma, delta), strict=True) if x is not None}
+        finite = {name: x for name, x in given.items() if (name, x) != ("tau_alpha", math.inf)}
+        check("IdentityNVIB", **{name: (x, domains[name], "") for name, x in finite.items()})
+        for name, x in given.items():
+            setattr(self, name, float(x))
 
     @property
     def has_prior(self) -> bool:

@@ -22,7 +22,10 @@ from open_nvib.process import KL, KLForm, Posterior
 
 @dataclass(frozen=True)
 class Encoded:
-    """Hidden states of the last layer, and the posterior of each layer, the first one first."""
+    """Hidden states of the last layer, and the posterior of each layer, the first one first.
+
+    The posteriors are also the cache of a causal encoder: μ, σ and α of each token that was read, in each layer.
+    """
 
     hidden: Float[Tensor, "batch n size"]
     posteriors: tuple[Posterior, ...]
@@ -80,19 +83,28 @@ class NVIBEncoderLayer(nn.Module):
         *,
         sample: bool,
         below: Posterior | None = None,
+        past: Posterior | None = None,
     ) -> tuple[Float[Tensor, "batch n size"], Posterior]:
         """Compute the new hidden states and the posterior, of which attention reads a sample or the mean.
 
-        With the posterior of the layer below, log α = that of this layer's NVIB + log α below.
+        Args:
+            x: hidden states.
+            mask: True for real tokens; without it, all are real.
+            sample: whether attention reads a sample; otherwise the mean.
+            below: posterior of the layer below: log α = that of this layer's NVIB + log α below.
+            past: this layer's posterior of the tokens before x, for a causal layer that reads the mean.
         """
+        if past is not None and (sample or not self.causal):
+            raise ValueError("NVIBEncoderLayer: past is given, expected none unless causal is True and sample False.")
         normed = self.attention_norm(x)
         posterior = self.nvib(normed, mask)
         if below is not None:
-            tokens = posterior.alpha[:, :-1] * below.alpha[:, :-1]
-            alpha = torch.cat([tokens, posterior.alpha[:, -1:]], 1)
-            posterior = unchecked(Posterior, **(values_of(posterior) | {"alpha": alpha}))
+            posterior = stack_on(posterior, below)
+        if past is not None:
+            posterior = _append(past, posterior)
         mixture = posterior.sample() if sample else posterior.mean()
-        x = x + self.dropout(self.attention(normed, mixture, causal_mask(x) if self.causal else None))
+        seen = causal_mask(x, posterior.alpha.shape[1] - 1) if self.causal else None
+        x = x + self.dropout(self.attention(normed, mixture, seen))
         hidden = self.dropout(F.gelu(self.widen(self.ffn_norm(x))))
         return x + self.dropout(self.narrow(hidden)), posterior
 
@@ -107,16 +119,48 @@ class NVIBEncoder(nn.Module):
         self.norm = nn.LayerNorm(size)
 
     def forward(
-        self, x: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None, *, sample: bool
+        self,
+        x: Float[Tensor, "batch n size"],
+        mask: Bool[Tensor, "batch n"] | None = None,
+        *,
+        sample: bool,
+        past: Encoded | None = None,
     ) -> Encoded:
-        """Encode embeddings. `mask` is True for real tokens; without it, all are real."""
+        """Encode embeddings.
+
+        Args:
+            x: embeddings.
+            mask: True for real tokens; without it, all are real.
+            sample: whether attention reads a sample of each posterior; otherwise the mean.
+            past: what a causal encoder returned for the tokens before x. The posteriors are then those of all tokens,
+                and the hidden states those of x.
+        """
         posteriors: list[Posterior] = []
-        for layer in self.layers:
-            x, posterior = layer(x, mask, sample=sample, below=posteriors[-1] if posteriors else None)
+        for index, layer in enumerate(self.layers):
+            below = posteriors[-1] if posteriors else None
+            before = None if past is None else past.posteriors[index]
+            x, posterior = layer(x, mask, sample=sample, below=below, past=before)
             posteriors.append(posterior)
         return Encoded(self.norm(x), tuple(posteriors))
 
 
-def causal_mask(x: Float[Tensor, "batch n size"]) -> Bool[Tensor, "1 n m"]:
-    """Which components a query may read, (1, n, n + 1): those up to its own, and the prior's, which is last."""
-    return F.pad(x.new_ones(x.shape[1], x.shape[1], dtype=torch.bool).tril(), (0, 1), value=True).unsqueeze(0)
+def stack_on(posterior: Posterior, below: Posterior) -> Posterior:
+    """Add log α of the layer below to that of each token; `below` may begin with more tokens."""
+    n = posterior.alpha.shape[1] - 1
+    tokens = posterior.alpha[:, :-1] * below.alpha[:, -n - 1 : -1]
+    alpha = torch.cat([tokens, posterior.alpha[:, -1:]], 1)
+    return unchecked(Posterior, **(values_of(posterior) | {"alpha": alpha}))
+
+
+def causal_mask(x: Float[Tensor, "batch n size"], components: int) -> Bool[Tensor, "1 n m"]:
+    """Which components the last n of `components` tokens may read: those up to their own, and the prior's (last)."""
+    n = x.shape[1]
+    seen = x.new_ones(n, components, dtype=torch.bool).tril(components - n)
+    return F.pad(seen, (0, 1), value=True).unsqueeze(0)
+
+
+def _append(past: Posterior, posterior: Posterior) -> Posterior:
+    """Put the tokens of `past` before those of `posterior`; the prior's component stays last."""
+    names = ("alpha", "mu", "log_sigma", "mask")
+    joined = {name: torch.cat([getattr(past, name)[:, :-1], getattr(posterior, name)], 1) for name in names}
+    return unchecked(Posterior, **joined, prior=posterior.prior)

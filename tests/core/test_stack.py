@@ -30,7 +30,7 @@ def test_a_masked_query_attends_to_what_it_may_see(x, kind):
     nvib, attention = NVIB(SIZE), DenoisingAttention(SIZE, HEADS)
     posterior = nvib(x)
     mixture = posterior.mean() if kind == "mean" else posterior.sample()
-    found = attention(x, mixture, causal_mask(x))
+    found = attention(x, mixture, causal_mask(x, N))
     for t in range(N):
         seen = [*range(t + 1), N]
         part = mixture.map(lambda tensor, seen=seen: tensor[:, seen])
@@ -54,6 +54,27 @@ def test_a_causal_encoder_sees_no_later_token(x):
     assert not torch.allclose(a[:, 4:], b[:, 4:])
     both = NVIBEncoder(3, SIZE, HEADS).eval()
     assert not torch.allclose(both(x, sample=False).hidden[:, :4], both(changed, sample=False).hidden[:, :4])
+
+
+@pytest.mark.parametrize("steps", [[1] * N, [3, 1, 3]], ids=str)
+def test_a_causal_encoder_reads_step_by_step(x, steps):
+    torch.manual_seed(0)
+    encoder = NVIBEncoder(3, SIZE, HEADS, causal=True).eval()
+    for layer in encoder.layers:
+        spread(layer.nvib)  # pyright: ignore[reportArgumentType]
+    whole, encoded, hidden = encoder(x, MASK, sample=False), None, []
+    for part, mask in zip(x.split(steps, 1), MASK.split(steps, 1), strict=True):
+        encoded = encoder(part, mask, sample=False, past=encoded)
+        hidden.append(encoded.hidden)
+    torch.testing.assert_close(torch.cat(hidden, 1), whole.hidden, atol=1e-5, rtol=1e-5)
+    assert encoded is not None
+    for a, b in zip(encoded.posteriors, whole.posteriors, strict=True):
+        assert a.mu.shape == (B, N + 1, SIZE)  # one component of the prior
+        torch.testing.assert_close((a.alpha, a.mu, a.mask), (b.alpha, b.mu, b.mask), atol=1e-5, rtol=1e-5)
+    for options in ({"sample": True}, {"sample": False}):
+        wrong = encoder if options["sample"] else NVIBEncoder(3, SIZE, HEADS)
+        with pytest.raises(ValueError, match="past"):
+            wrong(x, past=whole, **options)
 
 
 def test_padding_changes_nothing(x):

@@ -1,6 +1,7 @@
 """Converted models: the same as the original at the identity, and denoising attention of the core elsewhere."""
 
 import copy
+import itertools
 import math
 import pickle
 import subprocess
@@ -8,16 +9,16 @@ import sys
 
 import pytest
 import torch
-from tiny import FAMILIES, GENERATING, calibration, distance, inputs, outputs, tiny
+from tiny import FAMILIES, GENERATING, ROTARY, calibration, distance, inputs, outputs, tiny
+from torch.distributions import Normal
 from transformers import (
     AutoModel,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
-    LlamaConfig,
-    LlamaForCausalLM,
     OPTConfig,
     OPTModel,
 )
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from open_nvib import DenoisingAttention, ImpulseMixture
 from open_nvib.pretrained import NVIBConfig, convert, set_tau
@@ -29,6 +30,11 @@ from open_nvib.pretrained.convert import PROJECTIONS, find_attentions, nvibs
 def pair(request):
     model = tiny(request.param)
     return model, convert(model, calibration(model))
+
+
+def sigma_of(model) -> float:
+    """A τ_σ that the model can have: rotary keys have none."""
+    return 0.3 if model.config.model_type not in ROTARY else 0.0
 
 
 @pytest.mark.parametrize(("tau_alpha", "tolerance"), [(math.inf, 1e-5), (10.0, 1e-3)])
@@ -45,12 +51,13 @@ def test_dials_move_the_model_away_and_back(pair):
     model, converted = pair
     batch = inputs(model, 0)
     distances = []
-    for alpha, sigma in ((math.inf, 0.0), (5.0, 0.0), (0.0, 0.0), (0.0, 0.5), (math.inf, 0.5), (math.inf, 0.0)):
+    noise = sigma_of(model)
+    for alpha, sigma in ((math.inf, 0.0), (5.0, 0.0), (0.0, 0.0), (0.0, noise), (math.inf, noise), (math.inf, 0.0)):
         converted.set_tau(alpha=alpha, sigma=sigma)
         distances.append(distance(outputs(model, batch), outputs(converted, batch)))
     assert distances[0] < 1e-5
     assert distances[0] < distances[1] < distances[2]
-    assert min(distances[3:5]) > 1e-3
+    assert min(distances[3:5] if noise else distances[3:4]) > 1e-3
     assert distances[-1] < 1e-5
 
 
@@ -62,7 +69,7 @@ def test_the_original_stays_as_it_is(pair):
 
 def test_padding_changes_nothing(pair):
     model, converted = pair
-    converted.set_tau(alpha=1.0, sigma=0.3)
+    converted.set_tau(alpha=1.0, sigma=sigma_of(model))
     batch = inputs(model, 0)
     alone = {name: x[2:3] for name, x in batch.items()}
     real = alone["attention_mask"].bool()
@@ -88,7 +95,7 @@ def test_generation_is_that_of_the_original(family, options):
 @pytest.mark.parametrize("num_beams", [1, 3])
 def test_a_cache_changes_nothing(family, num_beams):
     model = tiny(family)
-    converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.3)
+    converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=sigma_of(model))
     batch = inputs(model, 0, decoder=False)
     settings = {"max_new_tokens": 9, "do_sample": False, "num_beams": num_beams}
     settings |= {"output_scores": True, "return_dict_in_generate": True}
@@ -144,6 +151,42 @@ def test_a_sample_is_that_of_the_core(monkeypatch):
     torch.testing.assert_close(found, core_attention(attention, nvib)(x, mixture), atol=2e-4, rtol=1e-4)
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_the_prior_component_of_rotary_keys_is_where_the_query_is(family):
+    """One query at a time: tokens by rotated keys, the prior's component by log N(u; μ, √d + σ²), u not rotated."""
+    model = tiny(family)
+    converted = convert(model, calibration(model), tau_alpha=0.3)
+    (_, attention, _), *_ = find_attentions(converted)
+    original = model.model.layers[0].self_attn
+    nvib, d, p = attention.nvib, 10, 24
+    x, positions = torch.randn(1, 7, p), torch.arange(7)[None]
+    with torch.no_grad():
+        nvib.to_log_alpha.weight.normal_(std=0.3)
+        cos, sin = model.model.rotary_emb(x, positions)
+        found, _ = attention(x, (cos, sin), None)
+        q, k, v = (to(x).view(7, -1, d).transpose(0, 1) for to in (original.q_proj, original.k_proj, original.v_proj))
+        rotated_q, rotated_k = apply_rotary_pos_emb(q, k, cos[0], sin[0], unsqueeze_dim=0)
+        w_k, w_v = (to.weight.view(2, d, p) for to in (original.k_proj, original.v_proj))
+        variance = nvib.prior_log_sigma.exp().square()
+        share = variance / (d**0.5 + variance)
+        expected = torch.zeros(7, 4, d)
+        for t, head in itertools.product(range(7), range(4)):
+            u = q[head, t] @ w_k[head // 2]
+            scores = rotated_k[head // 2, : t + 1] @ rotated_q[head, t] / d**0.5 + nvib.to_log_alpha(x)[0, : t + 1, 0]
+            log_density = Normal(nvib.prior_mu, (d**0.5 + variance).sqrt()).log_prob(u).sum()
+            shared = Normal(torch.zeros(p), d**0.25).log_prob(u).sum()  # what the scores of tokens leave out
+            prior = log_density - shared + nvib.log_alpha0 - nvib.shift
+            if original.k_proj.bias is not None:  # no part of u
+                prior = prior + q[head, t] @ original.k_proj.bias.view(2, d)[head // 2] / d**0.5
+            value = w_v[head // 2] @ ((1 - share) * nvib.prior_mu + share * u)
+            if original.v_proj.bias is not None:
+                value = value + original.v_proj.bias.view(2, d)[head // 2]
+            weights = torch.cat([scores, prior.view(1)]).softmax(-1)
+            assert 1e-4 < weights[-1] < 1
+            expected[t, head] = weights @ torch.cat([v[head // 2, : t + 1], value[None]])
+        torch.testing.assert_close(found[0], original.o_proj(expected.flatten(1)), atol=1e-4, rtol=1e-4)
+
+
 def test_a_causal_query_sees_no_later_token():
     model = tiny("gpt2")
     converted = convert(model, calibration(model), tau_alpha=0.0, tau_sigma=0.5)
@@ -155,16 +198,18 @@ def test_a_causal_query_sees_no_later_token():
     assert not torch.allclose(a[:, 8:], b[:, 8:])
 
 
-@pytest.mark.parametrize("family", ["minilm", "marian", "t5", "gpt2"])
+@pytest.mark.parametrize("family", ["minilm", "marian", "t5", "gpt2", "qwen3"])
 def test_a_saved_model_opens_as_it_was(family, tmp_path):
     model = tiny(family)
-    converted = convert(model, calibration(model), tau_alpha=0.5, tau_sigma=0.2, where=("encoder", "decoder"))
-    if family != "gpt2":
+    where = ("encoder", "decoder")
+    converted = convert(model, calibration(model), tau_alpha=0.5, tau_sigma=sigma_of(model), where=where)
+    if family not in ("gpt2", "qwen3"):
         converted.set_tau(alpha=math.inf, where=("encoder",))
     with torch.no_grad():
         nvibs(converted)[0][1].to_log_alpha.weight.normal_()
     converted.save_pretrained(tmp_path)
-    auto = {"minilm": AutoModel, "gpt2": AutoModelForCausalLM}.get(family, AutoModelForSeq2SeqLM)
+    kinds: dict = {"minilm": AutoModel, "gpt2": AutoModelForCausalLM, "qwen3": AutoModelForCausalLM}
+    auto = kinds.get(family, AutoModelForSeq2SeqLM)
     batch = inputs(model, 0)
     for kind in (auto, type(model)):
         again = kind.from_pretrained(tmp_path)
@@ -236,20 +281,20 @@ def test_bad_input_is_one_clear_line():
     model = tiny("bert")
     data = calibration(model)
     converted = convert(model, data)
-    llama = LlamaForCausalLM(
-        LlamaConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8)
-    )
+    llama = tiny("llama")
+    rotary = convert(llama, calibration(llama))
     opt = OPTModel(OPTConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8))
     wrong = {
         "is a converted BertForMaskedLM": lambda: convert(converted, data),
         "families": lambda: convert(opt, data),
-        "rotary": lambda: convert(llama, data, tau_sigma=0.1),
+        "tau_sigma is 0.1, but .* rotary": lambda: convert(llama, data, tau_sigma=0.1),
+        "tau_sigma is 0.2, but .* rotary": lambda: rotary.set_tau(alpha=1.0, sigma=0.2),
         "where is .*encodr": lambda: convert(model, data, where=("encodr",)),
         "has encoder alone": lambda: convert(model, data, where=("cross",)),
         "tokens, expected at least": lambda: convert(model, data[:1]),
         "has texts": lambda: convert(model, ["a text"]),
         "tau_alpha": lambda: converted.set_tau(alpha=math.nan),
-        "tau_sigma": lambda: converted.set_tau(sigma=-1.0),
+        "tau_sigma": lambda: converted.set_tau(alpha=1.0, sigma=-1.0),
         "not converted": lambda: set_tau(model, alpha=1.0),
         "expected some of encoder": lambda: converted.set_tau(alpha=1.0, where=("cross",)),
     }
@@ -257,6 +302,7 @@ def test_bad_input_is_one_clear_line():
         with pytest.raises(ValueError, match=message) as error:
             call()
         assert "\n" not in str(error.value)
+    assert {nvib.tau_alpha for _, nvib in [*nvibs(rotary), *nvibs(converted)]} == {10.0}  # a mistake changes nothing
 
 
 def test_every_family_is_one_of_this_version_of_transformers():

@@ -9,8 +9,18 @@ from tiny import tiny, word_texts, word_tokenizer
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, pipeline
 
 from open_nvib.cli import main
+from open_nvib.experiments.engines import Serial
 from open_nvib.pretrained import NVIBConfig
-from open_nvib.pretrained.tuning import TRIALS, read_trials
+from open_nvib.pretrained.tuning import (
+    TRIALS,
+    FailedTrial,
+    Trial,
+    read_pairs,
+    read_trials,
+    suggest_at_random,
+    suggest_by_optuna,
+    tune,
+)
 
 
 def fails(capsys, *arguments: object) -> str:
@@ -94,13 +104,70 @@ def test_a_classifier_is_tuned_by_accuracy(folder, tmp_path):
 
 
 def test_optuna_goes_on_from_known_trials(folder, tmp_path):
-    pytest.importorskip("optuna")
     model = tmp_path / "model"
     shutil.copytree(folder / "bert", model)
     command = ["tune", str(model), "--pairs", str(folder / "labels.tsv"), "--metric", "accuracy", "--sampler", "optuna"]
     main([*command, "--trials", "2"])
     main([*command, "--trials", "4"])
-    assert [trial.number for trial in read_trials(model / TRIALS)] == [0, 1, 2, 3]
+    trials = read_trials(model / TRIALS)
+    assert [trial.number for trial in trials] == [0, 1, 2, 3]
+    assert len({str(trial.taus) for trial in trials}) == 4  # what was tried is not tried again
+
+
+@pytest.mark.parametrize("suggest", [suggest_at_random, suggest_by_optuna])
+def test_suggestions_turn_dials_off_and_learn_from_trials(suggest):
+    """A score that is best with the noise off and τ_α at 4: Optuna finds more of that than chance."""
+    names = ["cross tau_alpha", "cross tau_sigma"]
+    done = []
+    for number in range(40):
+        taus = suggest(0, [number], names, done)[number]
+        alpha, sigma = taus["cross"]["tau_alpha"], taus["cross"]["tau_sigma"]
+        assert (alpha == math.inf and sigma == 0.0) or number > 0
+        assert alpha == math.inf or 0 <= alpha <= 10
+        assert 0 <= sigma <= 0.5
+        score = -abs(min(alpha, 10.0) - 4.0) - 10 * sigma
+        done.append(Trial(number, "chrf", "", taus, score))
+    late = [trial.score for trial in done[20:]]
+    assert any(trial.settings["cross"]["tau_alpha"] == math.inf for trial in done[1:])
+    assert any(trial.settings["cross"]["tau_sigma"] == 0.0 for trial in done[1:])
+    assert (sum(late) / len(late) > -2.5) == (suggest is suggest_by_optuna)
+
+
+class Unreliable(Serial):
+    """Runs jobs from the last to the first, and loses trial 1."""
+
+    def run(self, jobs, *, say):
+        for job in reversed(jobs):
+            yield job.lost("its process was killed", 7) if job.number == 1 else job.run(say=say, wait_seconds=0.0)
+
+
+def test_trials_that_an_engine_lost_are_tried_again(folder, tmp_path):
+    model = tmp_path / "model"
+    shutil.copytree(folder / "bert", model)
+    pairs = read_pairs(str(folder / "labels.tsv"))
+    settings = {"metric": "accuracy", "trials": 4, "say": lambda line: None}
+    found = list(tune(str(model), pairs, Unreliable(), **settings))
+    assert [trial.number for trial in found] == [3, 2, 1, 0]
+    assert isinstance(found[2], FailedTrial)
+    again = list(tune(str(model), pairs, Serial(), **settings))
+    assert [trial.number for trial in again] == [3, 2, 0, 1]
+    assert again[:3] == [trial for trial in found if isinstance(trial, Trial)]
+    other = list(tune(str(model), pairs[:4], Serial(), **settings | {"trials": 1}))
+    assert [trial.number for trial in other] == [0]  # scores of other pairs are another search
+    assert len(read_trials(model / TRIALS)) == 5
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("engine", [["processes", "--workers", "2"], ["ray", "--address", "local"]], ids=lambda x: x[0])
+def test_engines_give_the_same_trials(folder, tmp_path, engine, capsys):
+    found = []
+    for name, options in (("serial", ["serial"]), ("engine", engine)):
+        shutil.copytree(folder / "bert", tmp_path / name)
+        command = ["tune", str(tmp_path / name), "--pairs", str(folder / "labels.tsv"), "--metric", "accuracy"]
+        main([*command, "--trials", "3", "--engine", *options])
+        found.append(sorted(read_trials(tmp_path / name / TRIALS), key=lambda trial: trial.number))
+    assert found[0] == found[1]
+    assert "trial 2" in capsys.readouterr().err or engine[0] == "ray"
 
 
 def test_mistakes_are_one_line(folder, tmp_path, capsys):
@@ -119,6 +186,10 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
     assert "line 1" in fails(capsys, "tune", folder / "bart", "--pairs", tmp_path / "wrong.tsv")
     assert "classifier" in fails(capsys, "tune", folder / "bart", "--pairs", pairs, "--metric", "accuracy")
     assert "translates" in fails(capsys, "tune", folder / "bert", "--pairs", pairs)
+    (tmp_path / "labels.tsv").write_text("word5 word6\t2\n")
+    labels = ("--pairs", tmp_path / "labels.tsv", "--metric", "accuracy")
+    assert "'2' is no label" in fails(capsys, "tune", folder / "bert", *labels)
+    assert "workers is 0" in fails(capsys, "tune", folder / "bert", *labels, "--engine=processes", "--workers=0")
     assert not (tmp_path / "out").exists()
 
 

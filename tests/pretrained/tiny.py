@@ -36,6 +36,19 @@ DISTIL = {"dim": HIDDEN, "n_layers": 2, "n_heads": HEADS, "hidden_dim": INNER, "
 T5 = {"d_model": HIDDEN, "d_kv": 5, "d_ff": INNER, "num_layers": 2, "num_heads": HEADS, "decoder_start_token_id": 0}
 GPT2 = {"n_embd": HIDDEN, "n_layer": 2, "n_head": HEADS, "n_positions": 64, "initializer_range": 0.3}
 GPT2 |= {"bos_token_id": 0, "eos_token_id": 2, "pad_token_id": 1}
+LLAMA = {
+    "hidden_size": HIDDEN,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 10,
+    "intermediate_size": INNER,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "bos_token_id": 0,
+    "eos_token_id": 2,
+    "pad_token_id": 1,
+}
 
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertForMaskedLM", BERT),
@@ -46,8 +59,14 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "marian": ("MarianMTModel", BART),
     "t5": ("T5ForConditionalGeneration", T5),
     "gpt2": ("GPT2LMHeadModel", GPT2),
+    "llama": ("LlamaForCausalLM", LLAMA),
+    "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 5}),
+    "qwen2": ("Qwen2ForCausalLM", LLAMA),
+    "qwen3": ("Qwen3ForCausalLM", LLAMA),
+    "smollm3": ("SmolLM3ForCausalLM", LLAMA | {"no_rope_layers": [1, 0]}),
 }
-GENERATING = ("bart", "marian", "t5", "gpt2")
+ROTARY = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
+GENERATING = ("bart", "marian", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3")
 
 
 def tiny(family: str, **options: Any) -> Any:

@@ -116,7 +116,7 @@ def test_files_have_the_mode_of_the_umask_and_permission_is_named(sealed, tmp_pa
         file.stat().st_mode & 0o777 for file in sealed.rglob("*") if file.is_file() and "lock" not in file.name
     } == {(sealed / "config.yaml").stat().st_mode & 0o777}
     if os.geteuid() != 0:
-        pytest.skip("only root can become another user")
+        pytest.skip("only root can become another user: run the tests as root, such as in a container")
     weights.chmod(0o600)
     for folder in (tmp_path, *tmp_path.parents[:2]):
         folder.chmod(0o755)

@@ -313,7 +313,9 @@ def test_what_is_not_the_folder_or_file_of_a_run_is_one_line(data, tmp_path, cap
         assert place in fails(few, capsys)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="only root can become another user: run the tests as root, such as in a container"
+)
 def test_a_place_that_may_not_be_written_is_one_line(data, tmp_path, capsys):
     (tmp_path / "text.txt").write_text("\n".join(make_sentences(60)))
     for folder in (folder for path in (tmp_path, data) for folder in (path, *path.parents)):
@@ -492,7 +494,7 @@ def small_disk(tmp_path):
         options = f"{'remount,' if folder in mounted else ''}size={kilobytes}k"
         done = subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True)
         if done.returncode:
-            pytest.skip(f"mounting a small disk is not permitted here: {done.stderr.decode().strip()}")
+            pytest.skip(f"mount is not permitted here ({done.stderr.decode().strip()}): run as root")
         mounted.append(folder)
 
     yield mount

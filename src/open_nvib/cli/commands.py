@@ -15,8 +15,11 @@ from open_nvib.store.files import MANIFEST, InputError, find_damage
 from open_nvib.store.runs import complete_replacement
 from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
 
-if TYPE_CHECKING:  # it imports torch, and --help does not wait for that
+if TYPE_CHECKING:  # they import torch, and --help does not wait for that
+    from open_nvib.experiments.engines import Engine
     from open_nvib.text import Run
+
+EngineName = Literal["serial", "processes", "ray"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -287,7 +290,7 @@ def experiment_run(
     *,
     rows: Sequence[str] = (),
     seeds: Sequence[int] = (),
-    engine: Literal["serial", "processes", "ray"] = "serial",
+    engine: EngineName = "serial",
     workers: int | None = None,
     address: str = "auto",
     cpus_per_cell: float = 1,
@@ -309,23 +312,17 @@ def experiment_run(
         overwrite: replace cells that were run with other settings
         retry_failed: whether cells that failed are tried again
     """
-    from open_nvib.experiments.engines import Processes, Ray, Serial
     from open_nvib.experiments.experiment import load_experiment
     from open_nvib.experiments.run import run_experiment, summary
 
-    engines = {
-        "serial": Serial,
-        "processes": lambda: Processes(workers),
-        "ray": lambda: Ray(address, cpus=cpus_per_cell, gpus=gpus_per_cell),
-    }
     experiment = load_experiment(file)
     outcomes = run_experiment(
         experiment,
         experiment.cells(rows, seeds),
-        engines[engine](),
+        _engine(engine, workers, address, cpus=cpus_per_cell, gpus=gpus_per_cell),
         overwrite=overwrite,
         retry_failed=retry_failed,
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        say=_say,
     )
     print(summary(outcomes))
     if any(outcome.state == "failed" for outcome in outcomes):
@@ -383,12 +380,13 @@ def convert(
     """Put NVIB into a pretrained model of transformers.
 
     Args:
-        model: directory or hub name of a BERT, RoBERTa, DistilBERT, BART, Marian, T5 or GPT-2 model with its tokenizer
+        model: directory or hub name of a model with its tokenizer: BERT, RoBERTa, DistilBERT, BART, Marian, T5, GPT-2,
+            Llama, Mistral or Qwen
         texts: a file with a text on each line, to measure the priors on; - reads standard input
         output: the directory to write
         where: attentions to convert; all if not given
         tau_alpha: weight of tokens against the prior's component: 10 is the original model, inf exactly so
-        tau_sigma: noise of tokens; 0 is none
+        tau_sigma: noise of tokens; 0 is none, as Llama, Mistral and Qwen need it
     """
     lines = _texts((), texts)
     from open_nvib.pretrained.tuning import convert_model
@@ -407,6 +405,9 @@ def tune(
     seed: int = 0,
     where: Sequence[Literal["encoder", "cross", "decoder"]] = (),
     apply: bool = False,
+    engine: EngineName = "serial",
+    workers: int | None = None,
+    address: str = "auto",
 ) -> None:
     """Search the dials of a converted model, without training.
 
@@ -419,14 +420,26 @@ def tune(
         seed: the same seed gives the same settings
         where: sections to search; all that are converted if not given
         apply: write the best setting into the model
+        engine: serial: one trial after another; processes: several at once; ray: on a Ray cluster that sees the model
+        workers: of processes: how many; one for each core if not given
+        address: of ray: host:port of the head node, ray://host:port, auto, or local to start one here
     """
-    from open_nvib.pretrained.tuning import apply_taus, read_pairs, tune
+    from open_nvib.pretrained.tuning import FailedTrial, apply_taus, read_pairs, tune
 
-    found = []
-    for trial in tune(model, read_pairs(pairs), metric=metric, trials=trials, sampler=sampler, seed=seed, where=where):
+    where_to_run = _engine(engine, workers, address)
+    options: dict[str, Any] = {"metric": metric, "trials": trials, "sampler": sampler, "seed": seed, "where": where}
+    found, failed = [], False
+    say = _say if engine != "serial" else lambda line: None
+    for trial in tune(model, read_pairs(pairs), where_to_run, **options, say=say):
+        if isinstance(trial, FailedTrial):
+            failed = True
+            _say(f"trial {trial.number} failed: {trial.reason}")
+            continue
         found.append(trial)
         dials = "; ".join(f"{name} τ_α {x['tau_alpha']} τ_σ {x['tau_sigma']}" for name, x in trial.taus.items())
         print(f"{trial.number}: {metric} {number(trial.score, '.4g')} {dials}", flush=True)
+    if failed or not found:
+        raise SystemExit(1)
     best = max(found, key=lambda trial: trial.score)
     print(f"best: {best.number}")
     if apply:
@@ -456,6 +469,21 @@ NVIB = Group(
         "tune": tune,
     },
 )
+
+
+def _engine(name: EngineName, workers: int | None, address: str, *, cpus: float = 1, gpus: float = 0) -> "Engine":
+    from open_nvib.experiments.engines import Processes, Ray, Serial
+
+    engines = {
+        "serial": Serial,
+        "processes": lambda: Processes(workers),
+        "ray": lambda: Ray(address, cpus=cpus, gpus=gpus),
+    }
+    return engines[name]()
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:

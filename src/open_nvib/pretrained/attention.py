@@ -1,12 +1,18 @@
 """Denoising attention inside an attention of transformers: its projections, and the function that it calls.
 
 A converted attention keeps its own forward method, with its caches and masks. `Projection` replaces its projections of
-keys and values. It projects the vectors of the process and appends a head with the bias of each key, so that a cache
-holds the bias, too. The attention then calls `nvib_attention`, which adds the prior's component.
+keys and values. It projects the vectors of the process and appends to the values a head with the bias of each key, so
+that a cache holds the bias, too. The attention then calls `nvib_attention`, which adds the prior's component.
 
 Tokens share one σ. So u²·r of `attend_gaussians` is the same for all tokens of a head, and for the prior's component it
 is qᵀ A q with A = W^K diag(r) (W^K)ᵀ of size d × d, where u = q (W^K)ᵀ: no query needs a vector of full size. In the
 same way r∘u, projected by W^V, is B q with B = W^V diag(r) (W^K)ᵀ.
+
+Rotary keys (Llama, Qwen): a token sees u = q Rₜ (W^K)ᵀ, where the rotation Rₜ depends on its distance t to the query.
+With σ = 0 a token needs no u, only the bias of its key, so that the attention is exact. With σ > 0 each pair of
+positions needs its own u: this is refused. The prior's component has no position. It is put at the position of each
+query, t = 0: its key is not rotated, and it reads the query from before the rotation. Keys with a norm (Qwen3) are not
+linear in x; for the prior's component they are, with the norm's factor for its mean square key.
 """
 
 import math
@@ -45,10 +51,15 @@ class PriorComponent:
     and the B of all tokens, one after another.
     """
 
-    key: Tensor  # (batch or 1, heads, 1, d)
+    key: Tensor  # (batch or 1, heads, 1, d), where heads are those of the queries
     value: Tensor  # (batch or 1, heads, 1, d)
     bias: Tensor  # (batch or 1,)
     matrices: Tensor | None  # (heads, d, 3d)
+
+    def products(self, q: Tensor) -> Tensor:
+        """Multiply queries by A, B, and the B of all tokens, (batch, heads, queries, 3d)."""
+        assert self.matrices is not None
+        return torch.einsum("bhqd,hde->bhqe", q.to(self.matrices.dtype), self.matrices)
 
 
 class AttentionNVIB(IdentityNVIB):
@@ -56,30 +67,49 @@ class AttentionNVIB(IdentityNVIB):
 
     Args:
         p: size of the vectors that the attention reads.
-        heads: number of heads.
+        heads: number of heads of the keys.
+        groups: number of heads of the queries for each of the keys.
         head_size: d, the size of a head's key.
         scale: factor of the product of queries and keys.
         section: "encoder", "cross" or "decoder".
+        rotary: whether queries and keys are rotated by their positions.
         key_name, value_name: attributes of the attention with its projections.
     """
 
     def __init__(
-        self, p: int, *, heads: int, head_size: int, scale: float, section: str, key_name: str, value_name: str
+        self,
+        p: int,
+        *,
+        heads: int,
+        groups: int,
+        head_size: int,
+        scale: float,
+        section: str,
+        rotary: bool,
+        key_name: str,
+        value_name: str,
     ) -> None:
         super().__init__(p, d=scale**-2)
-        self.heads, self.head_size, self.scale, self.section = heads, head_size, scale, section
-        self.key_name, self.value_name = key_name, value_name
+        self.heads, self.groups, self.head_size, self.scale = heads, groups, head_size, scale
+        self.section, self.rotary, self.key_name, self.value_name = section, rotary, key_name, value_name
         self.observer: Callable[..., None] | None = None
-        self._forget()
-
-    def _forget(self) -> None:
-        self.vectors: tuple[Tensor, Tensor] | None = None  # hidden states, and what is projected in their place
+        self.vectors: tuple[Tensor, Tensor, Tensor] | None = None  # hidden states, what replaces them, biases of keys
+        self.query: Tensor | None = None  # before rotation
         self.seen: tuple[Tensor, Tensor | None] | None = None  # hidden states and mask of the last forward pass
         self._component: tuple[Any, PriorComponent] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what the last forward pass left behind: tensors inside a graph cannot be copied."""
-        return self.__dict__ | {"vectors": None, "seen": None, "_component": None, "observer": None}
+        return self.__dict__ | dict.fromkeys(("observer", "vectors", "query", "seen", "_component"))
+
+    def set_tau(self, *, alpha: float | None = None, sigma: float | None = None, delta: float | None = None) -> None:
+        """Change τ_α, τ_σ or Δ; what is not given stays. With rotary keys τ_σ is 0."""
+        if sigma and getattr(self, "rotary", False):
+            raise ValueError(
+                f"set_tau: tau_sigma is {sigma:g}, but the model has rotary keys, which need another query for each "
+                f"pair of positions if σ > 0. Give tau_sigma = 0."
+            )
+        super().set_tau(alpha=alpha, sigma=sigma, delta=delta)
 
     @property
     def samples(self) -> bool:
@@ -87,7 +117,7 @@ class AttentionNVIB(IdentityNVIB):
         return self.training and self.tau_sigma > 0 and self.has_prior
 
     def read(self, x: Tensor) -> Tensor:
-        """Remember the vectors to project in place of x, and compute the bias of their keys, (batch, n).
+        """Return the vectors to project in place of x, and remember them with the biases of their keys, (batch, n).
 
         The bias is log π − ‖z‖²/2√d of a sample, or log α − μ·m/2√d of the mean, without what all tokens share.
         """
@@ -103,17 +133,25 @@ class AttentionNVIB(IdentityNVIB):
             bias = learned + 0.5 * self.scale * (x.to(learned.dtype).square() @ r.to(learned.dtype))
         else:
             z, bias = x, learned
-        self.vectors = x, z
-        return bias
+        self.vectors = x, z, bias
+        return z
 
-    def take_vectors(self, x: Tensor) -> Tensor:
-        """Return the vectors that `read` made of x, and forget them."""
+    def take(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return what `read` made of x, the vectors and the biases of their keys, and forget it."""
         if self.vectors is None or self.vectors[0] is not x:
             self.read(x)
         assert self.vectors is not None
-        z = self.vectors[1]
+        _, z, bias = self.vectors
         self.seen, self.vectors = (x, None), None
-        return z
+        return z, bias
+
+    def take_query(self, attention: nn.Module) -> Tensor | None:
+        """Return the query before rotation, (batch, heads, queries, d), and forget it; None if nothing is rotated."""
+        if self.query is None:
+            return None
+        query, self.query = self.query.unflatten(-1, (-1, self.head_size)), None
+        norm = getattr(attention, "q_norm", None)
+        return (query if norm is None else norm(query)).transpose(1, 2)
 
     def component(self, attention: nn.Module, batch: int) -> PriorComponent:
         """Compute the prior's component: a sample for each text, or its Gaussian, kept while nothing changes."""
@@ -124,15 +162,19 @@ class AttentionNVIB(IdentityNVIB):
             z = z + self.prior_log_sigma.exp().to(z.dtype) * normal_like(z, None)
             bias = self._log_gamma(torch.ones_like(z[:, 0, 0])) - self._relative_height(z)[:, 0]
             return PriorComponent(self._split(F.linear(z, w_k, b_k)), self._split(F.linear(z, w_v, b_v)), bias, None)
+        norm = getattr(attention, "k_norm", None)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return self._mean_component(w_k, b_k, w_v, b_v)
-        tensors = (key.weight, value.weight, key.bias, value.bias, self.log_sigma_factor, *self.buffers())
+            return self._mean_component(w_k, b_k, w_v, b_v, norm)
+        tensors = [key.weight, value.weight, key.bias, value.bias, self.log_sigma_factor, *self.buffers()]
+        tensors += [] if norm is None else [norm.weight]
         state = self.tau_alpha, self.tau_sigma, *((x.data_ptr(), x._version) for x in tensors if x is not None)
         if self._component is None or self._component[0] != state:
-            self._component = state, self._mean_component(w_k, b_k, w_v, b_v)
+            self._component = state, self._mean_component(w_k, b_k, w_v, b_v, norm)
         return self._component[1]
 
-    def _mean_component(self, w_k: Tensor, b_k: Tensor | None, w_v: Tensor, b_v: Tensor | None) -> PriorComponent:
+    def _mean_component(
+        self, w_k: Tensor, b_k: Tensor | None, w_v: Tensor, b_v: Tensor | None, norm: Any
+    ) -> PriorComponent:
         dtype = at_least_float32(w_k.dtype)
         with without_autocast(w_k):
             w_k, w_v = w_k.to(dtype), w_v.to(dtype)
@@ -143,14 +185,19 @@ class AttentionNVIB(IdentityNVIB):
             r_tokens = ratio / (1 + ratio)
             bias = bias - self.shift + 0.5 * ratio.log1p().sum()
             k, v = (w.unflatten(0, (self.heads, self.head_size)) for w in (w_k, w_v))  # (heads, d, p)
-            relative = (k * (r - r_tokens)).mT  # (heads, p, d)
-            matrices = [k @ relative, (v @ relative).mT, (v @ (k * r_tokens).mT).mT]
             key, value = (self._split(F.linear(m.view(1, 1, -1), w, b)) for w, b in ((w_k, b_k), (w_v, b_v)))
-            return PriorComponent(key, value, bias.reshape(1), torch.cat(matrices, -1))
+            if norm is not None:
+                square = F.linear(mu, w_k, b_k).square() + w_k.square() @ (2 * log_sigma).exp()
+                square = square.unflatten(0, (self.heads, self.head_size)).mean(-1, keepdim=True)
+                factor = norm.weight * (square + norm.variance_epsilon).rsqrt()  # (heads, d)
+                key, k = key * factor.repeat_interleave(self.groups, 0).unsqueeze(1), k * factor.unsqueeze(-1)
+            relative = (k * (r - r_tokens)).mT  # (heads, p, d)
+            matrices = torch.cat([k @ relative, (v @ relative).mT, (v @ (k * r_tokens).mT).mT], -1)
+            return PriorComponent(key, value, bias.reshape(1), matrices.repeat_interleave(self.groups, 0))
 
     def _split(self, x: Tensor) -> Tensor:
-        """Reshape (batch, 1, heads·d) to (batch, heads, 1, d)."""
-        return x.unflatten(-1, (self.heads, self.head_size)).transpose(1, 2)
+        """Reshape (batch, 1, heads·d) to (batch, heads, 1, d), with as many heads as queries have."""
+        return x.unflatten(-1, (self.heads, self.head_size)).transpose(1, 2).repeat_interleave(self.groups, 1)
 
     def _relative_height(self, z: Tensor) -> Tensor:
         """‖z‖²/2√d − log α₀^p."""
@@ -164,7 +211,8 @@ class AttentionNVIB(IdentityNVIB):
 class Projection(nn.Module):
     """A linear projection of a pretrained attention, which projects the vectors of the process.
 
-    Keys get one more head, which holds the bias of each key, and values one of zeros: caches need as many of both.
+    Values get one more head, which holds the bias of each key, and keys one of zeros: caches need as many of both, and
+    zeros stay zeros if they are normed and rotated.
 
     Args:
         original: the projection, whose weights it takes over under their names.
@@ -198,14 +246,13 @@ class Projection(nn.Module):
             weight, bias = self.weight_of(part)
             if part == "query":
                 results.append(F.linear(x, weight, bias))
+                nvib.query = results[-1] if nvib.rotary else None
             elif part == "key":
-                key_bias = nvib.read(x)
-                assert nvib.vectors is not None
-                keys = F.linear(nvib.vectors[1], weight, bias)
-                head = F.pad(_two_parts(key_bias, keys.dtype), (0, nvib.head_size - 2))
-                results.append(torch.cat([keys, head], -1))
+                results.append(F.pad(F.linear(nvib.read(x), weight, bias), (0, nvib.head_size)))
             else:
-                results.append(F.pad(F.linear(nvib.take_vectors(x), weight, bias), (0, nvib.head_size)))
+                z, key_bias = nvib.take(x)
+                head = F.pad(_two_parts(key_bias, z.dtype), (0, nvib.head_size - 2))
+                results.append(torch.cat([F.linear(z, weight, bias), head], -1))
         return results[0] if len(results) == 1 else torch.cat(results, -1)
 
 
@@ -231,19 +278,19 @@ def nvib_attention(
         plain = {"dropout": dropout, "scaling": scaling, "is_causal": causal, "position_bias": position_bias}
         plain = {name: x for name, x in plain.items() if x is not None}
         return sdpa_attention_forward(module, query, key, value, attention_mask, **plain, **kwargs)
-    bias = key[:, -1, :, :2].sum(-1, dtype=at_least_float32(key.dtype))  # (batch, n)
+    bias = value[:, -1, :, :2].sum(-1, dtype=at_least_float32(value.dtype))  # (batch, n)
     key, value = key[:, :-1], value[:, :-1]
+    unrotated = nvib.take_query(module)
     if attention_mask is None and causal and query.shape[2] > 1:
         attention_mask = query.new_ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool).tril()
     if nvib.seen is not None:
         nvib.seen = nvib.seen[0], attention_mask
     if nvib.observer is not None:
-        nvib.observer(module, query, key, attention_mask, position_bias)
+        nvib.observer(module, query, query if unrotated is None else unrotated, key, attention_mask, position_bias)
     mask = _with_position_bias(attention_mask, position_bias, key.dtype)
     component = nvib.component(module, len(key)) if nvib.has_prior or nvib.tau_sigma > 0 else None
-    return attend(
-        query, key, value, bias, mask, component, scale=nvib.scale, prior=nvib.has_prior, dropout=dropout
-    ), None
+    options: dict[str, Any] = {"scale": nvib.scale, "prior": nvib.has_prior, "dropout": dropout}
+    return attend(query, key, value, bias, mask, component, unrotated=unrotated, **options), None
 
 
 def attend(
@@ -254,19 +301,27 @@ def attend(
     mask: Tensor | None,
     component: PriorComponent | None,
     *,
+    unrotated: Tensor | None,
     scale: float,
     prior: bool,
     dropout: float,
 ) -> Tensor:
-    """Attend to keys that have a bias each, and to the prior's component if `prior`; (batch, queries, heads, d)."""
-    (batch, heads, n, d), dtype = k.shape, k.dtype
+    """Attend to keys that have a bias each, and to the prior's component if `prior`; (batch, queries, heads, d).
+
+    Several heads of the queries may share one of the keys. The prior's component reads the `unrotated` queries, if they
+    are given.
+    """
+    (batch, key_heads, n, d), heads, dtype = k.shape, q.shape[1], k.dtype
     extra = FEATURES + (-(d + FEATURES)) % ALIGNMENT
     keys = k.new_zeros(batch, heads, n + prior, d + extra)  # one copy of the cache for each call, and not two
     values = torch.zeros_like(keys)
-    keys[:, :, :n, :d], values[:, :, :n, :d] = k, v
+    for to, x in ((keys, k), (values, v)):
+        to.view(batch, key_heads, -1, n + prior, d + extra)[..., :n, :d] = x.unsqueeze(2)
     keys[:, :, :n, d : d + 2] = _two_parts(bias, dtype).unsqueeze(1)
     if prior and component is not None:
-        keys[:, :, n, :d], values[:, :, n, :d] = component.key[:, :, 0].to(dtype), component.value[:, :, 0].to(dtype)
+        values[:, :, n, :d] = component.value[:, :, 0].to(dtype)
+        if unrotated is None:
+            keys[:, :, n, :d] = component.key[:, :, 0].to(dtype)
         keys[:, :, n, d : d + 2] = _two_parts(component.bias, dtype).unsqueeze(1)
         keys[:, :, n, d + 2 : d + FEATURES] = 1.0
         values[:, :, n, d] = 1.0  # its weight is a feature of the result
@@ -275,9 +330,12 @@ def attend(
     products = None
     if component is not None and component.matrices is not None:
         with without_autocast(q):
-            wide = q.to(component.matrices.dtype)
-            products = torch.einsum("bhqd,hde->bhqe", wide, component.matrices)
-            q_features = _two_parts(0.5 * scale * (wide * products[..., :d]).sum(-1), dtype)
+            wide = (q if unrotated is None else unrotated).to(component.matrices.dtype)
+            products = component.products(wide)
+            half = 0.5 * products[..., :d]
+            q_features = _two_parts(
+                scale * (wide * (half if unrotated is None else half + component.key)).sum(-1), dtype
+            )
     ones = q_features.new_ones(()).expand(*q.shape[:-1], 2)
     rest = q_features.new_zeros(()).expand(*q.shape[:-1], extra - FEATURES)
     q = torch.cat([q * scale, ones, q_features, rest], -1)

@@ -20,6 +20,9 @@ from open_nvib.process import KL, KLForm
 
 SECTIONS = ("encoder", "cross", "decoder")
 
+ROTARY = ("LlamaAttention", "MistralAttention", "Qwen2Attention", "Qwen3Attention", "SmolLM3Attention")
+"""Attentions whose keys are rotated by their positions: τ_σ is 0."""
+
 PROJECTIONS: dict[str, dict[str, Parts]] = {
     "BertSelfAttention": {"key": ("key",), "value": ("value",)},
     "BertCrossAttention": {"key": ("key",), "value": ("value",)},
@@ -30,10 +33,14 @@ PROJECTIONS: dict[str, dict[str, Parts]] = {
     "MarianAttention": {"k_proj": ("key",), "v_proj": ("value",)},
     "T5Attention": {"k": ("key",), "v": ("value",)},
     "GPT2Attention": {"c_attn": ("query", "key", "value")},
+    **{name: {"q_proj": ("query",), "k_proj": ("key",), "v_proj": ("value",)} for name in ROTARY},
 }
 """Attentions that can be converted, by the name of their class: their projections, and what each computes."""
 
-FAMILIES = "BERT (also MiniLM), RoBERTa, DistilBERT, BART, Marian, T5, GPT-2"
+FAMILIES = (
+    "BERT (also MiniLM), RoBERTa, DistilBERT, BART, Marian, T5, GPT-2, Llama (also SmolLM), Mistral, Qwen 2 and 3"
+)
+HEAD_SIZES = ("head_dim", "attention_head_size", "key_value_proj_dim")
 CROSS_NAMES = ("encoder_attn", "EncDecAttention", "crossattention", "crossattention.self")
 
 MIN_TOKENS = 100
@@ -132,10 +139,11 @@ def convert(
     if not found:
         has = sorted({section for _, _, section in find_attentions(model)}, key=SECTIONS.index)
         raise ValueError(f"convert: where is {tuple(where)}, but {type(model).__name__} has {', '.join(has)} alone.")
-    batches = list(_batches(model, calibration, tokenizer, batch_size))
     converted = copy.deepcopy(model).eval()
-    install(converted, NVIBConfig({name: {"tau_alpha": math.inf, "tau_sigma": 0.0, "delta": delta} for name in found}))
-    _calibrate(converted, batches)
+    dials = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma, "delta": delta}
+    install(converted, NVIBConfig(dict.fromkeys(found, dials)))  # refuses dials that are wrong
+    set_tau(converted, alpha=math.inf, sigma=0.0)
+    _calibrate(converted, list(_batches(model, calibration, tokenizer, batch_size)))
     set_tau(converted, alpha=tau_alpha, sigma=tau_sigma)
     return converted.train(model.training)
 
@@ -154,10 +162,7 @@ def find_attentions(model: nn.Module) -> list[tuple[str, Any, str]]:
             causal = bool(getattr(module, "is_causal", False))
             found.append((name, module, "cross" if cross else "decoder" if causal else "encoder"))
     if not found:
-        kind = f"is a {type(model).__name__}"
-        if getattr(getattr(model, "config", None), "rope_parameters", None) is not None:
-            kind += ", whose rotary keys need another query for each pair of positions if σ > 0"
-        raise ValueError(f"convert: model {kind}, expected one of the families {FAMILIES}.")
+        raise ValueError(f"convert: model is a {type(model).__name__}, expected one of the families {FAMILIES}.")
     return found
 
 
@@ -174,13 +179,15 @@ def install(model: PreTrainedModel, config: NVIBConfig) -> None:
         transposed = "c_attn" in projections
         p = weight.shape[0 if transposed else 1]
         size = weight.shape[1] // len(projections["c_attn"]) if transposed else weight.shape[0]
-        heads = next(getattr(attention, name) for name in HEAD_NAMES if hasattr(attention, name))
+        head_size = next(getattr(attention, name) for name in HEAD_SIZES if hasattr(attention, name))
         nvib = AttentionNVIB(
             p,
-            heads=heads,
-            head_size=size // heads,
+            heads=size // head_size,
+            groups=getattr(attention, "num_key_value_groups", 1),
+            head_size=head_size,
             scale=float(attention.scaling),
             section=section,
+            rotary=type(attention).__name__ in ROTARY,
             key_name=names["key"],
             value_name=names["value"],
         ).to(weight)
@@ -197,9 +204,6 @@ def install(model: PreTrainedModel, config: NVIBConfig) -> None:
         _set(model, section, **taus)
     for function in (nvib_kl, layer_kl, kept, set_tau):
         setattr(model, function.__name__, partial(function, model))
-
-
-HEAD_NAMES = ("num_attention_heads", "num_heads", "n_heads")
 
 
 def set_tau(
@@ -320,7 +324,9 @@ def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
         nvib.set_prior(moments[name].prior(), tau_unit=max(MIN_TAU_UNIT, floor))
 
 
-def _observe_moments(moments: Moments, attention: Any, query: Tensor, key: Tensor, mask: Tensor | None, _: Any) -> None:
+def _observe_moments(
+    moments: Moments, attention: Any, query: Tensor, unrotated: Tensor, key: Tensor, mask: Tensor | None, _: Any
+) -> None:
     x = attention.nvib.seen[0]
     moments.add(x[_real(mask, x)])
 
@@ -330,6 +336,7 @@ def _observe_odds(
     name: str,
     attention: Any,
     query: Tensor,
+    unrotated: Tensor,
     key: Tensor,
     mask: Tensor | None,
     position_bias: Tensor | None,
@@ -337,14 +344,14 @@ def _observe_odds(
     """Note the largest logarithm of the prior's weight over that of all tokens, with τ_α = 0."""
     nvib: AttentionNVIB = attention.nvib
     component = nvib.component(attention, len(key))
-    assert component.matrices is not None
-    query, key = query.to(component.key.dtype), key.to(component.key.dtype)
-    scores = nvib.scale * (query @ key.mT) + (0.0 if position_bias is None else position_bias)
+    query, unrotated, key = (x.to(component.key.dtype) for x in (query, unrotated, key))
+    scores = nvib.scale * (query @ key.repeat_interleave(nvib.groups, 1).mT)
+    scores = scores if position_bias is None else scores + position_bias
     if mask is not None:
         scores = scores.masked_fill(~mask, -torch.inf) if mask.dtype == torch.bool else scores + mask
     tokens = scores.logsumexp(-1)  # (batch, heads, queries)
-    squares = torch.einsum("bhqd,hde->bhqe", query, component.matrices[..., : query.shape[-1]])
-    prior = nvib.scale * ((query * component.key).sum(-1) + 0.5 * (query * squares).sum(-1)) + component.bias
+    half = 0.5 * component.products(unrotated)[..., : nvib.head_size]
+    prior = nvib.scale * (unrotated * (component.key + half)).sum(-1) + component.bias
     odds = torch.where(tokens > torch.finfo(tokens.dtype).min / 2, prior - tokens, -torch.inf).max()
     largest[name] = torch.maximum(odds, largest[name]) if name in largest else odds
 
@@ -372,17 +379,18 @@ def _tokenised(calibration: Batches, tokenizer: PreTrainedTokenizerBase | None, 
             raise ValueError("convert: calibration has texts, expected model inputs, or a tokenizer for the texts.")
         texts.append(item)
         if len(texts) == size:
-            yield _encode(tokenizer, texts)
+            yield encode_texts(tokenizer, texts)
             texts = []
     if texts and tokenizer is not None:
-        yield _encode(tokenizer, texts)
+        yield encode_texts(tokenizer, texts)
 
 
-def _encode(tokenizer: PreTrainedTokenizerBase, texts: list[str]) -> dict[str, Any]:
+def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> dict[str, Any]:
+    """Tokenise texts to inputs of a model, padded and cut to its length."""
     if tokenizer.pad_token_id is None:  # GPT-2 has none; what pads is masked
         tokenizer = copy.copy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token
-    return dict(tokenizer(texts, padding=True, truncation=True, return_tensors="pt"))
+    return dict(tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt"))
 
 
 def _decoder_inputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:

@@ -1,27 +1,34 @@
 """Convert and tune models on disk: `nvib convert` and `nvib tune`."""
 
+import hashlib
 import json
 import math
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 import torch
 import transformers
 from transformers import AutoConfig, AutoTokenizer
 
-from open_nvib.pretrained.convert import SECTIONS, NVIBConfig, convert, set_tau
+from open_nvib.experiments.cell import reason_of
+from open_nvib.experiments.engines import Engine, Job
+from open_nvib.experiments.experiment import Say
+from open_nvib.pretrained.convert import SECTIONS, NVIBConfig, convert, encode_texts, nvibs, set_tau
 from open_nvib.store.files import InputError, in_one_line
 
 Metric = Literal["chrf", "bleu", "accuracy"]
 Sampler = Literal["random", "optuna"]
-METRICS: tuple[str, ...] = get_args(Metric)
-TRIALS = "tune.jsonl"
-TAU_ALPHA_RANGE, TAU_SIGMA_RANGE = (0.0, 10.0), (0.0, 0.5)
+TRIALS, LOG = "tune.jsonl", "tune.log"
+RANGES = {"tau_alpha": 10.0, "tau_sigma": 0.5}
+"""Largest values to try; the smallest are 0."""
+OFF = {"tau_alpha": math.inf, "tau_sigma": 0.0}
+"""The dials with which a converted model is the original."""
 OFF_SHARE = 0.25
-"""Share of trials in which a section's prior is off (τ_α infinite), and in which it has no noise (τ_σ = 0)."""
+"""Share of the search in which a dial is off."""
 
 MAX_NEW_TOKENS = 128
 """Longest translation of a trial, in tokens."""
@@ -35,12 +42,56 @@ class Trial:
 
     number: int
     metric: str
+    pairs: str
     taus: dict[str, dict[str, Any]]
     score: float
 
     @property
     def settings(self) -> Taus:
         return {section: {name: float(value) for name, value in taus.items()} for section, taus in self.taus.items()}
+
+
+@dataclass(frozen=True)
+class FailedTrial:
+    """A trial without a score, because its process was lost."""
+
+    number: int
+    reason: str
+
+
+@dataclass(frozen=True)
+class TrialJob(Job):
+    """A trial as an engine runs it; its outcome is a `Trial` or a `FailedTrial`."""
+
+    model: str
+    metric: str
+    pairs: tuple[tuple[str, str], ...]
+    batch_size: int
+    number: int
+    taus: Taus
+
+    def __str__(self) -> str:
+        return f"trial {self.number}"
+
+    @property
+    def log_file(self) -> Path:
+        return Path(self.model).expanduser() / LOG
+
+    def run(self, *, say: Say, wait_seconds: float) -> Trial:
+        model, score = _open_scorer(self.model, self.metric, self.pairs, self.batch_size)
+        for section, values in self.taus.items():
+            set_tau(model, alpha=values["tau_alpha"], sigma=values["tau_sigma"], where=(section,))
+        written = {
+            section: {name: "inf" if value == math.inf else value for name, value in values.items()}
+            for section, values in self.taus.items()
+        }
+        return Trial(self.number, self.metric, digest(self.pairs), written, score())
+
+    def failed(self, error: BaseException) -> FailedTrial:
+        return FailedTrial(self.number, reason_of(error))
+
+    def lost(self, reason: str, pid: int | None) -> FailedTrial:
+        return FailedTrial(self.number, reason)
 
 
 def open_model(path: str) -> tuple[Any, Any]:
@@ -80,6 +131,7 @@ def convert_model(
 def tune(
     path: str,
     pairs: Sequence[tuple[str, str]],
+    engine: Engine,
     *,
     metric: Metric = "chrf",
     trials: int = 20,
@@ -87,49 +139,51 @@ def tune(
     seed: int = 0,
     where: Sequence[str] = (),
     batch_size: int = 16,
-) -> Iterator[Trial]:
+    say: Say,
+) -> Iterator[Trial | FailedTrial]:
     """Search τ_α and τ_σ of each section with forward passes alone; yields each trial, best is the highest score.
 
     Trial 0 is the original model. Trials are lines of `tune.jsonl` in the model's directory: a search that was
-    interrupted goes on after the last of them, and with more `trials` it goes further.
+    interrupted goes on with those that are missing, and with more `trials` it goes further.
 
     Args:
-        path: directory of a converted model.
+        path: directory of a converted model, which all workers of the engine must see.
         pairs: input and what is expected of it: a translation, or a label's name or number for `accuracy`.
+        engine: where trials run; workers in processes of their own open the model for each trial.
         metric: `chrf` or `bleu` of greedy generation, or `accuracy` of a classifier.
         trials: number of settings in all.
-        sampler: `random`, or `optuna` for its TPE sampler.
+        sampler: `random`, or `optuna` for its TPE sampler, which chooses as many as the engine runs at a time.
         seed: that of the search.
         where: sections to search; all converted ones if not given.
         batch_size: number of texts in a batch.
+        say: takes a line of progress.
     """
-    model, tokenizer = open_model(path)
-    config = getattr(model.config, "quantization_config", None)
-    if not isinstance(config, NVIBConfig):
-        raise InputError(f"{path}: is not a converted model. Convert it with nvib convert first.")
+    _open_scorer.cache_clear()
+    model, _ = _open_scorer(path, metric, tuple(pairs), batch_size)
+    config = model.config.quantization_config
     sections = [section for section in config.sections if not where or section in where]
     if not sections:
         raise InputError(f"{path}: --where is {', '.join(where)}, expected some of {', '.join(config.sections)}.")
-    score = _scorer(model, tokenizer, metric, pairs, batch_size)
+    dials = [name for name in RANGES if name == "tau_alpha" or not any(nvib.rotary for _, nvib in nvibs(model))]
+    suggest = suggest_by_optuna if sampler == "optuna" else suggest_at_random
     file = Path(path).expanduser() / TRIALS
-    done = [trial for trial in read_trials(file) if trial.metric == metric]
+    done = [trial for trial in read_trials(file) if (trial.metric, trial.pairs) == (metric, digest(pairs))]
     if any(set(trial.taus) != set(sections) for trial in done):
         raise InputError(f"{file}: has trials of other sections. Remove it, or give the same --where.")
-    search = OptunaSearch(seed, done) if sampler == "optuna" else RandomSearch(seed)
-    yield from done[:trials]
-    for number in range(len(done), trials):
-        taus = identity_taus(sections) if number == 0 else search.suggest(number, sections)
-        for section, values in taus.items():
-            set_tau(model, alpha=values["tau_alpha"], sigma=values["tau_sigma"], where=(section,))
-        written = {
-            section: {name: "inf" if value == math.inf else value for name, value in values.items()}
-            for section, values in taus.items()
-        }
-        trial = Trial(number, metric, written, score())
-        with file.open("a", encoding="utf-8") as lines:
-            lines.write(json.dumps(asdict(trial)) + "\n")
-        search.tell(trial)
-        yield trial
+    yield from (trial for trial in done if trial.number < trials)
+    missing = sorted(set(range(trials)) - {trial.number for trial in done})
+    with engine:
+        at_once = len(missing) if sampler == "random" else engine.slots
+        while missing:
+            numbers, missing = missing[:at_once], missing[at_once:]
+            taus = suggest(seed, numbers, [f"{section} {dial}" for section in sections for dial in dials], done)
+            jobs = [TrialJob(path, metric, tuple(pairs), batch_size, number, taus[number]) for number in numbers]
+            for outcome in engine.run(jobs, say=say):
+                if isinstance(outcome, Trial):
+                    done.append(outcome)
+                    with file.open("a", encoding="utf-8") as lines:
+                        lines.write(json.dumps(asdict(outcome)) + "\n")
+                yield outcome
 
 
 def apply_taus(path: str, taus: Taus) -> None:
@@ -142,79 +196,60 @@ def apply_taus(path: str, taus: Taus) -> None:
     config.save_pretrained(path)
 
 
-def identity_taus(sections: Sequence[str]) -> Taus:
-    """The dials with which a converted model is the original."""
-    return {section: {"tau_alpha": math.inf, "tau_sigma": 0.0} for section in sections}
+def suggest_at_random(
+    seed: int, numbers: Sequence[int], names: Sequence[str], done: Sequence[Trial]
+) -> dict[int, Taus]:
+    """Draw the dials of each trial from its number, whatever was tried before."""
+    generators = {number: random.Random(f"{seed} {number}") for number in numbers}
+    return {number: _taus(number, {name: generators[number].random() for name in names}) for number in numbers}
 
 
-class RandomSearch:
-    """Draws each trial from its number, so that a search can go on anywhere."""
+def suggest_by_optuna(
+    seed: int, numbers: Sequence[int], names: Sequence[str], done: Sequence[Trial]
+) -> dict[int, Taus]:
+    """Ask Optuna's TPE sampler for the dials of each trial, after telling it of those that were tried."""
+    try:
+        import optuna
+    except ImportError as error:
+        raise InputError(
+            "--sampler optuna: optuna is not installed. It is the extra tune: pip install optuna."
+        ) from error
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    sampler = optuna.samplers.TPESampler(seed=random.Random(f"{seed} {numbers[0]}").getrandbits(32))
+    study = optuna.create_study(direction="maximize", sampler=sampler)
+    kind = optuna.distributions.FloatDistribution(0.0, 1.0)
+    for trial in done:
+        params = {name: _place(name, trial.settings) for name in names}
+        kinds: dict[str, Any] = dict.fromkeys(names, kind)
+        study.add_trial(optuna.trial.create_trial(params=params, distributions=kinds, value=trial.score))
+    asked = {number: study.ask() for number in numbers}
+    return {
+        number: _taus(number, {name: trial.suggest_float(name, 0.0, 1.0) for name in names})
+        for number, trial in asked.items()
+    }
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
 
-    def suggest(self, number: int, sections: Sequence[str]) -> Taus:
-        """Draw the dials of a trial."""
-        generator = random.Random(f"{self.seed} {number}")
-
-        def draw(low: float, high: float, off: float) -> float:
-            return off if generator.random() < OFF_SHARE else round(generator.uniform(low, high), 4)
-
-        return {
-            section: {"tau_alpha": draw(*TAU_ALPHA_RANGE, math.inf), "tau_sigma": draw(*TAU_SIGMA_RANGE, 0.0)}
-            for section in sections
-        }
-
-    def tell(self, trial: Trial) -> None:
-        """Random search does not learn."""
+def _taus(number: int, places: dict[str, float]) -> Taus:
+    """Convert places between 0 and 1 to dials: from 0 to their largest value, then off. In trial 0 all are off."""
+    taus: Taus = {}
+    for name, place in places.items():
+        section, dial = name.split()
+        value = round(RANGES[dial] * place / (1 - OFF_SHARE), 4)
+        is_off = number == 0 or value > RANGES[dial]
+        taus.setdefault(section, dict(OFF))[dial] = OFF[dial] if is_off else value
+    return taus
 
 
-class OptunaSearch:
-    """Optuna's TPE sampler, told of the trials that exist already."""
+def _place(name: str, taus: Taus) -> float:
+    """Find the place between 0 and 1 of a dial, in the middle of all that are off."""
+    section, dial = name.split()
+    value = taus[section][dial]
+    return 1 - OFF_SHARE / 2 if value == OFF[dial] else value / RANGES[dial] * (1 - OFF_SHARE)
 
-    def __init__(self, seed: int, done: Sequence[Trial]) -> None:
-        try:
-            import optuna  # pyright: ignore[reportMissingImports]
-        except ImportError as error:
-            raise InputError(
-                "--sampler optuna: optuna is not installed. Install it with pip install optuna."
-            ) from error
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.optuna: Any = optuna
-        self.study: Any = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed))
-        self.asked: Any = None
-        for trial in done:
-            self.tell(trial)
 
-    def suggest(self, number: int, sections: Sequence[str]) -> Taus:
-        """Ask the sampler for dials. τ_α is infinite at the end of its range."""
-        self.asked = self.study.ask()
-        high = TAU_ALPHA_RANGE[1]
-        alphas = {section: self.asked.suggest_float(f"{section} alpha", *TAU_ALPHA_RANGE) for section in sections}
-        sigmas = {section: self.asked.suggest_float(f"{section} sigma", *TAU_SIGMA_RANGE) for section in sections}
-        return {
-            section: {
-                "tau_alpha": math.inf if alphas[section] == high else alphas[section],
-                "tau_sigma": sigmas[section],
-            }
-            for section in sections
-        }
-
-    def tell(self, trial: Trial) -> None:
-        """Tell the sampler the score of a trial."""
-        if self.asked is not None:
-            self.study.tell(self.asked, trial.score)
-            self.asked = None
-            return
-        ranges = {"alpha": TAU_ALPHA_RANGE, "sigma": TAU_SIGMA_RANGE}
-        values = {
-            f"{section} {name}": min(taus[f"tau_{name}"], high)
-            for section, taus in trial.settings.items()
-            for name, (_, high) in ranges.items()
-        }
-        kinds = {key: self.optuna.distributions.FloatDistribution(*ranges[key.split()[1]]) for key in values}
-        known = self.optuna.trial.create_trial(params=values, distributions=kinds, value=trial.score)
-        self.study.add_trial(known)
+def digest(pairs: Sequence[tuple[str, str]]) -> str:
+    """Compute a short name of the pairs: scores of other pairs cannot be compared."""
+    return hashlib.sha256(json.dumps([list(pair) for pair in pairs]).encode()).hexdigest()[:12]
 
 
 def read_trials(file: Path) -> list[Trial]:
@@ -252,31 +287,35 @@ def read_pairs(file: str) -> list[tuple[str, str]]:
     return pairs
 
 
-def _scorer(
-    model: Any, tokenizer: Any, metric: str, pairs: Sequence[tuple[str, str]], batch_size: int
-) -> Callable[[], float]:
+@lru_cache(maxsize=1)
+def _open_scorer(
+    path: str, metric: str, pairs: tuple[tuple[str, str], ...], batch_size: int
+) -> tuple[Any, Callable[[], float]]:
+    """Open a converted model, and return it with the function that computes its score."""
+    model, tokenizer = open_model(path)
+    if not isinstance(getattr(model.config, "quantization_config", None), NVIBConfig):
+        raise InputError(f"{path}: is not a converted model. Convert it with nvib convert first.")
     inputs = [source for source, _ in pairs]
     expected = [target for _, target in pairs]
     if metric == "accuracy":
-        labels = getattr(model.config, "label2id", None) or {}
-        if not hasattr(model, "classifier"):
+        if not type(model).__name__.endswith("ForSequenceClassification"):
             raise InputError(f"--metric accuracy: the model is a {type(model).__name__}, expected a classifier.")
-        unknown = [label for label in expected if label not in labels and not label.isdigit()]
-        if unknown:
-            raise InputError(f"--pairs: {unknown[0]!r} is no label, expected a number or one of {', '.join(labels)}.")
-        numbers = [labels[label] if label in labels else int(label) for label in expected]
-        return lambda: _accuracy(model, tokenizer, inputs, numbers, batch_size)
+        labels = {str(index): index for index in range(model.config.num_labels)} | model.config.label2id
+        if unknown := [label for label in expected if label not in labels]:
+            raise InputError(f"--pairs: {unknown[0]!r} is no label, expected one of {', '.join(labels)}.")
+        numbers = [labels[label] for label in expected]
+        return model, lambda: _accuracy(model, tokenizer, inputs, numbers, batch_size)
     if not model.can_generate() or not model.config.is_encoder_decoder:
         raise InputError(f"--metric {metric}: the model is a {type(model).__name__}, expected one that translates.")
     import sacrebleu
 
     compute = sacrebleu.corpus_bleu if metric == "bleu" else sacrebleu.corpus_chrf
-    return lambda: compute(_generate(model, tokenizer, inputs, batch_size), [expected]).score
+    return model, lambda: compute(_generate(model, tokenizer, inputs, batch_size), [expected]).score
 
 
 def _batches(tokenizer: Any, texts: Sequence[str], size: int) -> Iterator[dict[str, Any]]:
     for first in range(0, len(texts), size):
-        yield dict(tokenizer(list(texts[first : first + size]), padding=True, truncation=True, return_tensors="pt"))
+        yield encode_texts(tokenizer, texts[first : first + size])
 
 
 @torch.no_grad()
