@@ -11,6 +11,7 @@ from factory import make_cell, make_plan, make_record, write_cell
 from open_nvib.report import Plan, RowPlan, read_results
 from open_nvib.report.measures import BLEU, FORWARD, PATHS, mean_and_deviation, write_number
 from open_nvib.report.results import group, select_nvae, settings_of, short_settings
+from open_nvib.report.tables import training_table
 from open_nvib.store.cells import export_cells, read_cells
 from open_nvib.store.files import InputError, from_builtins
 from open_nvib.store.settings import TrainConfig
@@ -225,3 +226,25 @@ def test_without_a_cell_the_family_comes_from_the_paper_or_the_name():
     rows = (RowPlan("a", (0,), paper="vt"), RowPlan("nvae-2", (0,)), RowPlan("other", (0,)))
     found = group(Plan("x", "x", "x", rows), []).rows
     assert [row.title for row in found] == ["VT λ′_G=0.0001", "NVAE nvae-2", "other"]
+
+
+def test_the_table_of_training_has_steps_and_the_rise_of_bleu(tmp_path):
+    rises = {"vt": (0.5, 0.1), "t": (-0.25,)}
+    for row, values in rises.items():
+        for seed, rise in enumerate(values):
+            cell = make_cell(row, seed)
+            write_cell(tmp_path, cell | {"train": cell["train"] | {"rise": rise}})
+    write_cell(tmp_path, make_cell("nvae-0.01", 0))  # of an older version
+    table = training_table(read_results(make_plan(t=[0], vt=[0, 1], nvae_0p01=[0]), tmp_path))
+    assert table is not None
+    assert [line[0].split()[0] for line in table.lines] == ["T", "VT", "NVAE"]
+    assert [line[1:] for line in table.lines] == [
+        ("907", "5e-05", "−0.25", "7"),
+        ("907", "5e-05", "0.30 ± 0.28", "7"),
+        ("907", "5e-05", "–", "7"),
+    ]
+
+
+def test_without_a_rise_there_is_no_table_of_training(tmp_path):
+    write_cell(tmp_path, make_cell("t", 0))
+    assert training_table(read_results(make_plan(t=[0]), tmp_path)) is None

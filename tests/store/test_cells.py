@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from open_nvib.store.cells import LARGEST_BYTES, check_export, export_cells, read_cell, read_cells
+from open_nvib.store.cells import LARGEST_BYTES, TrainingResult, check_export, export_cells, read_cell, read_cells
 from open_nvib.store.files import InputError, as_builtins
+from open_nvib.store.runs import LogEntry, append_log
 
 COMMITTED = sorted((Path(__file__).parents[2] / "docs" / "results").glob("*/cells"))
 
@@ -77,3 +78,20 @@ def test_a_missing_folder_and_a_cell_that_is_there_twice_are_refused(tmp_path):
     write(tmp_path, row="copy", seed=0).write_text('{"row": "t", "seed": 0, "evaluations": {}}')
     with pytest.raises(InputError, match=r"'t' seed 0"):
         read_cells(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("bleu", "rise"),
+    [
+        ({250: 61.0, 750: 83.0, 1000: 89.5}, 6.5),
+        ({900: 83.0, 1000: 89.5}, None),
+        ({250: 61.0, 750: 83.0}, None),
+        ({}, None),
+    ],
+)
+def test_the_rise_of_bleu_over_the_last_quarter(tmp_path, bleu, rise):
+    (tmp_path / "metrics.json").write_text(json.dumps({"step": 1000, "validation": {"bleu": 89.5}, "evaluations": {}}))
+    for step, value in bleu.items():
+        append_log(tmp_path, LogEntry(step, {"eval_bleu": value}))
+        append_log(tmp_path, LogEntry(step, {"loss": 1.0}))
+    assert TrainingResult.of(tmp_path) == TrainingResult(1000, {"bleu": 89.5}, rise)
