@@ -1,12 +1,13 @@
 """Why a small pseudo-count is silent: the spread of log π in a sample, against what attention has to tell tokens apart.
 
-python -m tools.figures_of_docs.silence RUN docs/results/dropping/silence
+python -m tools.figures_of_docs.silence RUN RUN --output docs/results/dropping/silence
 
-RUN is an NVAE without `keep_share`. Writes the figure as .svg and the numbers in it as .json.
+Runs are NVAEs without `keep_share`. Writes the figure as .svg and the numbers in it as .json.
 """
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from scipy.special import polygamma
 
 from open_nvib.report.figures.style import canvas, style, to_svg
 from open_nvib.text import Run, load_prepared, load_run
-from open_nvib.text.drawing import BLUE, GREEN, MUTED
+from open_nvib.text.drawing import BLUE, GREEN, MUTED, VERMILION
 from open_nvib.text.model.autoencoder import IGNORED
 from open_nvib.text.model.decoding import make_batch
 
@@ -45,18 +46,18 @@ def deviation_of_log(alpha: Any) -> Any:
     return np.sqrt(polygamma(1, alpha))
 
 
-def draw_silence(leads: list[float]) -> str:
-    """The figure as SVG."""
+def draw_silence(leads: Mapping[str, Sequence[float]]) -> str:
+    """The figure as SVG; `leads` are the quantiles of each model, by what the legend calls it."""
     alphas = np.geomspace(0.02, 2, 100)
-    low, middle, high = leads
     with style():
-        figure, axes = canvas(3.4, width=6)
-        axes.axhspan(low, high, color=GREEN, alpha=0.18, linewidth=0, label="lead of the best key, 10 to 90 %")
-        axes.axhline(middle, color=GREEN, linewidth=1.2, label="its median")
+        figure, axes = canvas(3.6, width=6)
+        for (name, (low, middle, high)), colour in zip(leads.items(), (GREEN, VERMILION), strict=False):
+            axes.axhspan(low, high, color=colour, alpha=0.15, linewidth=0)
+            axes.axhline(middle, color=colour, linewidth=1.2, label=f"lead of the best key, {name}")
         axes.plot(alphas, deviation_of_log(alphas), color=BLUE, label="standard deviation of log π in a sample")
         for delta in DELTAS:
             axes.axvline(delta, color=MUTED, linewidth=0.8, linestyle=":")
-        axes.set(xscale="log", yscale="log", xlabel="pseudo-count α of a token", ylabel="nats", ylim=(0.6, 150))
+        axes.set(xscale="log", yscale="log", xlabel="pseudo-count α of a token", ylabel="nats", ylim=(0.6, 400))
         axes.set_xticks([*DELTAS, 1], [*map(str, DELTAS), "1"])
         axes.set_yticks([1, 3, 10, 30, 100], ["1", "3", "10", "30", "100"])
         axes.minorticks_off()
@@ -66,15 +67,19 @@ def draw_silence(leads: list[float]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Draw why a small pseudo-count is silent.")
-    parser.add_argument("run", type=Path, help="the run of an NVAE without keep_share")
-    parser.add_argument("output", type=Path, help="the files to write, without .svg and .json")
+    parser.add_argument("runs", type=Path, nargs="+", help="one or two runs of an NVAE without keep_share")
+    parser.add_argument("--output", type=Path, required=True, help="the files to write, without .svg and .json")
     given = parser.parse_args()
-    leads = measure_leads(load_run(given.run))
+    leads = {}
+    for run in map(load_run, given.runs):
+        delta, step = run.model.encoder.bottleneck.nvib.prior.delta.item(), run.config.optimiser.steps
+        leads[f"Δ = {delta:.2g}, {step:,} steps"] = measure_leads(run)
+    quantiles = {name: dict(zip(map(str, QUANTILES), values, strict=True)) for name, values in leads.items()}
     spread = {str(delta): float(deviation_of_log(delta)) for delta in DELTAS}
-    numbers = {"lead of the best key, nats": dict(zip(map(str, QUANTILES), leads, strict=True)), "sd of log π": spread}
+    numbers = json.dumps({"lead of the best key, nats": quantiles, "sd of log π": spread}, indent=1, ensure_ascii=False)
     given.output.parent.mkdir(parents=True, exist_ok=True)
     given.output.with_suffix(".svg").write_text(draw_silence(leads), encoding="utf-8")
-    given.output.with_suffix(".json").write_text(json.dumps(numbers, indent=1, ensure_ascii=False) + "\n")
+    given.output.with_suffix(".json").write_text(numbers + "\n", encoding="utf-8")
     print(numbers)
 
 
