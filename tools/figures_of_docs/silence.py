@@ -70,10 +70,8 @@ def main() -> None:
     parser.add_argument("runs", type=Path, nargs="+", help="one or two runs of an NVAE without keep_share")
     parser.add_argument("--output", type=Path, required=True, help="the files to write, without .svg and .json")
     given = parser.parse_args()
-    leads = {}
-    for run in map(load_run, given.runs):
-        delta, step = run.model.encoder.bottleneck.nvib.prior.delta.item(), run.config.optimiser.steps
-        leads[f"Δ = {delta:.2g}, {step:,} steps"] = measure_leads(run)
+    runs: list[Any] = [load_run(path) for path in given.runs]
+    leads = {f"Δ = {run.model.encoder.bottleneck.nvib.prior.delta.item():.2g}": measure_leads(run) for run in runs}
     quantiles = {name: dict(zip(map(str, QUANTILES), values, strict=True)) for name, values in leads.items()}
     spread = {str(delta): float(deviation_of_log(delta)) for delta in DELTAS}
     numbers = json.dumps({"lead of the best key, nats": quantiles, "sd of log π": spread}, indent=1, ensure_ascii=False)
