@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from typing import Any
 
 import pytest
 from tiny import tiny, word_texts, word_tokenizer
@@ -145,7 +146,7 @@ def test_trials_that_an_engine_lost_are_tried_again(folder, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(folder / "bert", model)
     pairs = read_pairs(str(folder / "labels.tsv"))
-    settings = {"metric": "accuracy", "trials": 4, "say": lambda line: None}
+    settings: dict[str, Any] = {"metric": "accuracy", "trials": 4, "say": lambda line: None}
     found = list(tune(str(model), pairs, Unreliable(), **settings))
     assert [trial.number for trial in found] == [3, 2, 1, 0]
     assert isinstance(found[2], FailedTrial)
