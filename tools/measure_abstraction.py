@@ -4,7 +4,8 @@ usage: python -m tools.measure_abstraction LINES.txt [--steps N] --output docs/r
 
 The model is an autoencoder of lines of text: characters to `NVIBEncoder`, to one more NVIB at the top, which the
 decoder reads. The decoder predicts each character from those before it and from the top's vectors. The loss is nats per
-character + β·KL per character, where the KL of the L layers have the weights 1/L, 2/L, …, 1.
+character + β·KL per character, where the KL of the L layers have the weights 1/L, 2/L, …, 1. A model learns with β = 0
+first, and each β goes on from there.
 
 There are texts with spaces and texts from which they were removed. A boundary is a space, or the first character of a
 word. For each layer there are two readings of what it keeps: characters with α > 0, and as many characters with the
@@ -13,6 +14,7 @@ one after, whichever is best on other texts. The controls choose their place in 
 """
 
 import argparse
+import copy
 import json
 import random
 import time
@@ -29,12 +31,10 @@ from open_nvib.stack import stack_on
 
 CHARACTERS = [chr(code) for code in range(32, 127)]
 PAD, START = len(CHARACTERS), len(CHARACTERS) + 1
-SIZE, HEADS, LAYERS, LONGEST, BATCH = 64, 4, 2, 72, 32
+SIZE, HEADS, LAYERS, LONGEST, BATCH = 64, 4, 2, 56, 32
 DELTA = 0.2
 """About as much as there are words per character."""
-SETTINGS = [
-    {"spaces": spaces, "beta": beta} for spaces, beta in ((True, 0.03), (False, 0.03), (False, 0.1), (True, 0.1))
-]
+BETAS = (0.1, 0.3, 1.0)
 TEXTS = 400
 """Lines to choose the place of boundaries on, and as many to test on."""
 
@@ -50,7 +50,8 @@ class Lines:
         for line in lines:
             places = [index for index, character in enumerate(line) if character == " "]
             self.boundaries.append({place - (0 if spaces else before) for before, place in enumerate(places)})
-        longest = max(map(len, self.texts), default=0)
+        self.rate = sum(map(len, self.boundaries)) / sum(map(len, self.texts))
+        longest = max(map(len, self.texts))
         self.ids = torch.tensor([[ord(c) - 32 for c in text] + [PAD] * (longest - len(text)) for text in self.texts])
 
 
@@ -93,12 +94,11 @@ def read_lines(path: Path) -> list[str]:
     return found
 
 
-def train(lines: Sequence[str], steps: int, *, spaces: bool, beta: float) -> Autoencoder:
-    """Train with a β that is 0 for a quarter of the steps and grows for half of them."""
-    torch.manual_seed(0)
-    model, start = Autoencoder(), time.process_time()
+def train(model: Autoencoder, lines: Sequence[str], steps: int, *, spaces: bool, beta: float) -> Autoencoder:
+    """Train with a β that grows from 0 in the first half."""
+    start = time.process_time()
     optimiser = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 2e-3, total_steps=steps, pct_start=0.05)
+    schedule = torch.optim.lr_scheduler.LinearLR(optimiser, 0.01, total_iters=100)
     weights = [(index + 1) / (LAYERS + 1) for index in range(LAYERS + 1)]
     for step in range(steps):
         ids = Lines(lines[step * BATCH : (step + 1) * BATCH], spaces=spaces).ids
@@ -108,7 +108,7 @@ def train(lines: Sequence[str], steps: int, *, spaces: bool, beta: float) -> Aut
         kl = encoded.kl(weights)
         per_character = ((kl.gaussian + kl.dirichlet) / (ids != PAD).sum(1)).mean()
         optimiser.zero_grad()
-        (nats + beta * min(1.0, max(0.0, 2 * step / steps - 0.5)) * per_character).backward()
+        (nats + beta * min(1.0, 2 * step / steps) * per_character).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
         schedule.step()
@@ -116,7 +116,7 @@ def train(lines: Sequence[str], steps: int, *, spaces: bool, beta: float) -> Aut
             kept = [round(posterior.kept.mean().item(), 3) for posterior in encoded.posteriors]
             spent = time.process_time() - start
             print(f"{step}: nats {nats:.3f} KL {per_character:.2f} kept {kept} {spent:.0f} s", flush=True)
-    return model.eval()
+    return model
 
 
 def boundary_scores(found: Boundaries, lines: Lines, offset: int) -> dict[str, float]:
@@ -190,22 +190,25 @@ def measure(model: Autoencoder, parts: Sequence[Lines]) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("lines", type=Path)
-    parser.add_argument("--steps", type=int, default=2500)
+    parser.add_argument("--steps", type=int, default=400, help="for each β, after twice as many with β = 0")
     parser.add_argument("--output", type=Path, required=True)
     given = parser.parse_args()
     torch.set_num_threads(1)
     lines = read_lines(given.lines)
-    training = lines[2 * TEXTS :]
-    results: dict[str, Any] = {"lines": len(training), "steps": given.steps, "batch": BATCH, "settings": []}
-    for setting in SETTINGS:
-        print(setting, flush=True)
-        start = time.process_time()
-        model = train(training, given.steps, **setting)
-        seconds = round(time.process_time() - start)
-        parts = [Lines(lines[first : first + TEXTS], spaces=setting["spaces"]) for first in (0, TEXTS)]
-        rate = sum(map(len, parts[1].boundaries)) / sum(map(len, parts[1].texts))
-        results["settings"].append({**setting, "seconds": seconds, "boundary rate": rate, **measure(model, parts)})
-        given.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    parts, rest = (lines[:TEXTS], lines[TEXTS : 2 * TEXTS]), lines[2 * TEXTS :]
+    first = 2 * given.steps * BATCH
+    results: dict[str, Any] = {"steps": given.steps, "batch": BATCH, "settings": []}
+    for spaces in (False, True):
+        torch.manual_seed(0)
+        print(f"spaces {spaces}", flush=True)
+        start = train(Autoencoder(), rest[:first], 2 * given.steps, spaces=spaces, beta=0.0)
+        held_out = [Lines(part, spaces=spaces) for part in parts]
+        for beta in BETAS:
+            print(f"spaces {spaces}, beta {beta}", flush=True)
+            model = train(copy.deepcopy(start), rest[first:], given.steps, spaces=spaces, beta=beta)
+            setting = {"spaces": spaces, "beta": beta, "boundary rate": held_out[1].rate}
+            results["settings"].append({**setting, **measure(model, held_out)})
+            given.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -159,7 +159,7 @@ class IdentityNVIB(nn.Module):
 
     @property
     def shift(self) -> Float[Tensor, ""] | float:
-        """τ_α s, by which tokens exceed the prior's component; 0 where there is none to exceed."""
+        """τ_α s, by which log α of tokens exceeds that of the prior's component; 0 if that is off."""
         return self.tau_alpha * self.tau_unit if self.has_prior else 0.0
 
     @property
@@ -169,9 +169,13 @@ class IdentityNVIB(nn.Module):
             self.prior_log_sigma + self.log_sigma_factor + (math.log(self.tau_sigma) if self.tau_sigma else -math.inf)
         )
 
+    def height(self, x: Float[Tensor, "*batch n p"]) -> Float[Tensor, "*batch n"]:
+        """Compute ‖x‖²/2√d − log α₀^p of each vector."""
+        return _half_square(x, self.d) - self.log_alpha0
+
     def log_alpha(self, x: Float[Tensor, "*batch n p"]) -> Float[Tensor, "*batch n"]:
         """Compute log α of each vector, relative to log α₀^p."""
-        return _half_square(x, self.d) - self.log_alpha0 + self.shift + self.to_log_alpha(x).squeeze(-1)
+        return self.height(x) + self.shift + self.to_log_alpha(x).squeeze(-1)
 
     def mean(self, x: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"] | None = None) -> GaussianMixture:
         """Compute the mean of the process: a component for each vector, and the prior's, which is last."""
@@ -183,8 +187,10 @@ class IdentityNVIB(nn.Module):
     def posterior(self, x: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
         """Compute the posterior, of which a sample is drawn in training and whose KL is the regulariser."""
         if not self.has_prior or self.tau_sigma == 0:
-            taus = f"tau_alpha = {self.tau_alpha:g} and tau_sigma = {self.tau_sigma:g}"
-            raise ValueError(f"IdentityNVIB: the posterior has {taus}, expected a finite one and one above 0.")
+            raise ValueError(
+                f"IdentityNVIB: tau_alpha is {self.tau_alpha:g} and tau_sigma is {self.tau_sigma:g}, expected a finite "
+                f"tau_alpha and a tau_sigma above 0: without them there is no KL."
+            )
         mask = x.new_ones(x.shape[:2], dtype=torch.bool) if mask is None else mask
         x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         log_alpha = self.log_alpha(x).to(at_least_float32(x.dtype)).clamp(max=LOG_ALPHA_MAX)

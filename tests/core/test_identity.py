@@ -77,7 +77,7 @@ def test_the_posterior_is_the_mean_with_pseudo_counts(x, nvib):
 @pytest.mark.parametrize("taus", [{"alpha": math.inf, "sigma": 0.1}, {"alpha": 1.0, "sigma": 0.0}])
 def test_a_posterior_needs_noise_and_a_prior(x, nvib, taus):
     nvib.set_tau(**taus)
-    with pytest.raises(ValueError, match="posterior"):
+    with pytest.raises(ValueError, match="tau_alpha"):
         nvib.posterior(x)
 
 

@@ -293,10 +293,13 @@ def test_bad_input_is_one_clear_line():
         "has encoder alone": lambda: convert(model, data, where=("cross",)),
         "tokens, expected at least": lambda: convert(model, data[:1]),
         "has texts": lambda: convert(model, ["a text"]),
+        "is one text or one batch": lambda: convert(model, data[0]),
+        "where is 'encoder'": lambda: convert(model, data, where="encoder"),
+        "threshold": lambda: converted.kept(threshold=0.0),
         "tau_alpha": lambda: converted.set_tau(alpha=math.nan),
         "tau_sigma": lambda: converted.set_tau(alpha=1.0, sigma=-1.0),
         "not converted": lambda: set_tau(model, alpha=1.0),
-        "expected some of encoder": lambda: converted.set_tau(alpha=1.0, where=("cross",)),
+        "with some of encoder": lambda: converted.set_tau(alpha=1.0, where=("encoder", "cross")),
     }
     for message, call in wrong.items():
         with pytest.raises(ValueError, match=message) as error:

@@ -138,7 +138,7 @@ def test_a_kl_that_does_not_exist_is_one_clear_line():
     with pytest.raises(ValueError, match="has seen no input"):
         converted.nvib_kl()
     converted(**inputs(model, 0))
-    with pytest.raises(ValueError, match="tau_sigma = 0"):
+    with pytest.raises(ValueError, match="tau_sigma is 0"):
         converted.nvib_kl()
     converted.set_tau(alpha=1.0, sigma=0.1)
     with pytest.raises(ValueError, match="layer_weights"):

@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from typing import Any
 
 import pytest
 from tiny import tiny, word_texts, word_tokenizer
@@ -138,21 +139,22 @@ class Unreliable(Serial):
 
     def run(self, jobs, *, say):
         for job in reversed(jobs):
-            yield job.lost("its process was killed", 7) if job.number == 1 else job.run(say=say, wait_seconds=0.0)
+            yield job.lost("its process was killed", 7) if str(job) == "trial 1" else job.run(say=say, wait_seconds=0.0)
 
 
 def test_trials_that_an_engine_lost_are_tried_again(folder, tmp_path):
     model = tmp_path / "model"
     shutil.copytree(folder / "bert", model)
     pairs = read_pairs(str(folder / "labels.tsv"))
-    settings = {"metric": "accuracy", "trials": 4, "say": lambda line: None}
+    settings: dict[str, Any] = {"metric": "accuracy", "trials": 4, "say": lambda line: None}
     found = list(tune(str(model), pairs, Unreliable(), **settings))
     assert [trial.number for trial in found] == [3, 2, 1, 0]
     assert isinstance(found[2], FailedTrial)
     again = list(tune(str(model), pairs, Serial(), **settings))
     assert [trial.number for trial in again] == [3, 2, 0, 1]
     assert again[:3] == [trial for trial in found if isinstance(trial, Trial)]
-    other = list(tune(str(model), pairs[:4], Serial(), **settings | {"trials": 1}))
+    settings["trials"] = 1
+    other = list(tune(str(model), pairs[:4], Serial(), **settings))
     assert [trial.number for trial in other] == [0]  # scores of other pairs are another search
     assert len(read_trials(model / TRIALS)) == 5
 

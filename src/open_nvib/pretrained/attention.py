@@ -76,6 +76,8 @@ class AttentionNVIB(IdentityNVIB):
         key_name, value_name: attributes of the attention with its projections.
     """
 
+    rotary = False
+
     def __init__(
         self,
         p: int,
@@ -104,7 +106,7 @@ class AttentionNVIB(IdentityNVIB):
 
     def set_tau(self, *, alpha: float | None = None, sigma: float | None = None, delta: float | None = None) -> None:
         """Change τ_α, τ_σ or Δ; what is not given stays. With rotary keys τ_σ is 0."""
-        if sigma and getattr(self, "rotary", False):
+        if sigma and self.rotary:
             raise ValueError(
                 f"set_tau: tau_sigma is {sigma:g}, but the model has rotary keys, which need another query for each "
                 f"pair of positions if σ > 0. Give tau_sigma = 0."
@@ -125,9 +127,9 @@ class AttentionNVIB(IdentityNVIB):
         if self.samples:
             z = x + self.log_sigma.exp().to(x.dtype) * normal_like(x, None)
             alpha = self.log_alpha(x).clamp(max=LOG_ALPHA_MAX).exp()
-            bias = self._log_gamma(alpha) - self._relative_height(z)
+            bias = self._log_gamma(alpha) - self.height(z)
         elif self.tau_sigma > 0:
-            ratio = (2 * self.log_sigma - 0.5 * math.log(self.d)).exp()  # σ²/√d
+            ratio = self._ratio(self.log_sigma.dtype)
             r = ratio / (1 + ratio)
             z = (1 - r).to(x.dtype) * x
             bias = learned + 0.5 * self.scale * (x.to(learned.dtype).square() @ r.to(learned.dtype))
@@ -160,7 +162,7 @@ class AttentionNVIB(IdentityNVIB):
         if self.samples:
             z = self.prior_mu.to(w_k.dtype).expand(batch, 1, -1)
             z = z + self.prior_log_sigma.exp().to(z.dtype) * normal_like(z, None)
-            bias = self._log_gamma(torch.ones_like(z[:, 0, 0])) - self._relative_height(z)[:, 0]
+            bias = self._log_gamma(torch.ones_like(z[:, 0, 0])) - self.height(z)[:, 0]
             return PriorComponent(self._split(F.linear(z, w_k, b_k)), self._split(F.linear(z, w_v, b_v)), bias, None)
         norm = getattr(attention, "k_norm", None)
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
@@ -181,7 +183,7 @@ class AttentionNVIB(IdentityNVIB):
             b_k, b_v = (None if b is None else b.to(dtype) for b in (b_k, b_v))
             mu, log_sigma = self.prior_mu.to(dtype), self.prior_log_sigma.to(dtype)
             m, r, bias = gaussian_features(mu, log_sigma, self.log_alpha0.to(dtype), d=self.d)  # pyright: ignore
-            ratio = (2 * self.log_sigma.to(dtype) - 0.5 * math.log(self.d)).exp()
+            ratio = self._ratio(dtype)
             r_tokens = ratio / (1 + ratio)
             bias = bias - self.shift + 0.5 * ratio.log1p().sum()
             k, v = (w.unflatten(0, (self.heads, self.head_size)) for w in (w_k, w_v))  # (heads, d, p)
@@ -199,9 +201,9 @@ class AttentionNVIB(IdentityNVIB):
         """Reshape (batch, 1, heads·d) to (batch, heads, 1, d), with as many heads as queries have."""
         return x.unflatten(-1, (self.heads, self.head_size)).transpose(1, 2).repeat_interleave(self.groups, 1)
 
-    def _relative_height(self, z: Tensor) -> Tensor:
-        """‖z‖²/2√d − log α₀^p."""
-        return 0.5 * self.scale * z.to(at_least_float32(z.dtype)).square().sum(-1) - self.log_alpha0
+    def _ratio(self, dtype: torch.dtype) -> Tensor:
+        """σ²/√d of the tokens, (p,)."""
+        return (2 * self.log_sigma.to(dtype) - 0.5 * math.log(self.d)).exp()
 
     def _log_gamma(self, alpha: Tensor) -> Tensor:
         """Draw log γ. Divided by their sum, the γ are a Dirichlet sample; so are those that a query may see."""
@@ -251,8 +253,9 @@ class Projection(nn.Module):
                 results.append(F.pad(F.linear(nvib.read(x), weight, bias), (0, nvib.head_size)))
             else:
                 z, key_bias = nvib.take(x)
-                head = F.pad(_two_parts(key_bias, z.dtype), (0, nvib.head_size - 2))
-                results.append(torch.cat([F.linear(z, weight, bias), head], -1))
+                values = F.linear(z, weight, bias)
+                head = F.pad(_two_parts(key_bias, values.dtype), (0, nvib.head_size - 2))
+                results.append(torch.cat([values, head], -1))
         return results[0] if len(results) == 1 else torch.cat(results, -1)
 
 

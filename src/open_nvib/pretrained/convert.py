@@ -2,7 +2,7 @@
 
 import copy
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
+from open_nvib._checks import check
 from open_nvib.identity import MIN_TAU_UNIT, Moments
 from open_nvib.pretrained.attention import NAME, AttentionNVIB, Parts, Projection
 from open_nvib.process import KL, KLForm
@@ -113,7 +114,7 @@ def convert(
     delta: float = 1.0,
     batch_size: int = 16,
 ) -> Any:
-    """Convert the attentions of a model to denoising attention over Dirichlet processes; a converted copy is returned.
+    """Return a copy of a model whose attentions are denoising attention over Dirichlet processes.
 
     With τ_σ = 0 it computes what the model computes: up to rounding if τ_α is infinite, and within about
     PRIOR_WEIGHT_OFF if it is 10. `model.set_tau` turns the dials afterwards.
@@ -123,22 +124,22 @@ def convert(
         calibration: inputs of the model (dictionaries of tensors), or texts if a tokenizer is given. The prior of each
             attention is measured on them. An encoder-decoder without decoder inputs generates them.
         tokenizer: the tokenizer of the model.
-        where: sections to convert, of "encoder", "cross" and "decoder"; those that the model has not are left out.
+        where: sections to convert, of "encoder", "cross" and "decoder"; one that the model does not have is left out.
         tau_alpha: τ_α, from about 0 (the prior's component counts as much as a token) to 10 (it is off) and infinity.
         tau_sigma: τ_σ, the noise of each token relative to the prior's.
         delta: Δ, the pseudo-count that the prior expects of each token, for the KL.
         batch_size: number of texts in a batch, if texts are given.
     """
+    kind = type(model).__name__
     if is_converted(model):
-        raise ValueError(
-            f"convert: model is a converted {type(model).__name__}, expected one that is not. Use set_tau."
-        )
-    if not where or set(where) - set(SECTIONS):
-        raise ValueError(f"convert: where is {where!r}, expected some of {', '.join(SECTIONS)}.")
-    found = sorted({section for _, _, section in find_attentions(model)} & set(where), key=SECTIONS.index)
-    if not found:
-        has = sorted({section for _, _, section in find_attentions(model)}, key=SECTIONS.index)
-        raise ValueError(f"convert: where is {tuple(where)}, but {type(model).__name__} has {', '.join(has)} alone.")
+        raise ValueError(f"convert: model is a converted {kind}, expected one that is not. Use set_tau.")
+    if isinstance(calibration, (str, Mapping)):
+        raise ValueError("convert: calibration is one text or one batch, expected a list of texts or of batches.")
+    chosen = _check_where("convert", where, SECTIONS)
+    has = {section for _, _, section in find_attentions(model)}
+    if not (found := [section for section in chosen if section in has]):
+        has = ", ".join(section for section in SECTIONS if section in has)
+        raise ValueError(f"convert: where is {tuple(where)}, but {kind} has {has} alone.")
     converted = copy.deepcopy(model).eval()
     dials = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma, "delta": delta}
     install(converted, NVIBConfig(dict.fromkeys(found, dials)))  # refuses dials that are wrong
@@ -146,6 +147,13 @@ def convert(
     _calibrate(converted, list(_batches(model, calibration, tokenizer, batch_size)))
     set_tau(converted, alpha=tau_alpha, sigma=tau_sigma)
     return converted.train(model.training)
+
+
+def _check_where(function: str, where: Sequence[str], available: Collection[str]) -> list[str]:
+    """Return the chosen sections in their order, or raise a ValueError."""
+    if isinstance(where, str) or not where or set(where) - set(available):
+        raise ValueError(f"{function}: where is {where!r}, expected a tuple with some of {', '.join(available)}.")
+    return [section for section in SECTIONS if section in where]
 
 
 def is_converted(model: nn.Module) -> bool:
@@ -212,18 +220,16 @@ def set_tau(
     alpha: float | None = None,
     sigma: float | None = None,
     delta: float | None = None,
-    where: Sequence[str] = SECTIONS,
+    where: Sequence[str] | None = None,
 ) -> None:
     """Change τ_α, τ_σ or Δ of a converted model, in some sections or in all; what is not given stays."""
     config = getattr(model.config, "quantization_config", None)
     if not isinstance(config, NVIBConfig):
         raise ValueError(f"set_tau: model is a {type(model).__name__} that is not converted. Call convert first.")
-    sections = [section for section in where if section in config.sections]
-    if not sections:
-        raise ValueError(f"set_tau: where is {tuple(where)}, expected some of {', '.join(config.sections)}.")
+    sections = list(config.sections) if where is None else _check_where("set_tau", where, config.sections)
     given = {"tau_alpha": alpha, "tau_sigma": sigma, "delta": delta}
+    taus = {name: float(value) for name, value in given.items() if value is not None}
     for section in sections:
-        taus = {name: float(value) for name, value in given.items() if value is not None}
         _set(model, section, **taus)
         config.sections[section].update(taus)
 
@@ -264,6 +270,7 @@ def kept(model: PreTrainedModel, threshold: float = 1.0) -> dict[str, Float[Tens
     The projection of a converted attention is exponential, so that no α is 0: a token that has less than the prior's
     component counts as dropped.
     """
+    check("kept", threshold=(threshold, "number; > 0"))
     shares = {}
     for name, nvib in nvibs(model):
         x, real = observed(name, nvib)
@@ -282,7 +289,7 @@ def nvibs(model: nn.Module) -> list[tuple[str, AttentionNVIB]]:
 def observed(name: str, nvib: AttentionNVIB) -> tuple[Tensor, Tensor]:
     """Return the hidden states of the last forward pass (batch, n, p), and which of them are real (batch, n)."""
     if nvib.seen is None:
-        raise ValueError(f"nvib_kl: {name} has seen no input, expected a forward pass of the model before.")
+        raise ValueError(f"{name} of the converted model has seen no input. Call the model first.")
     x, mask = nvib.seen
     return x, _real(mask, x)
 
@@ -398,12 +405,17 @@ def _decoder_inputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
         mask = {} if "attention_mask" not in inputs else {"decoder_attention_mask": inputs["attention_mask"]}
         return {"decoder_input_ids": inputs["input_ids"], **mask}
     was_training = model.training
-    most = min(MAX_NEW_TOKENS, getattr(model.config, "max_position_embeddings", math.inf) - 1)
-    ids = model.eval().generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=most, max_length=None)
+    ids = generate_greedily(model.eval(), inputs, MAX_NEW_TOKENS)
     model.train(was_training)
     real = ids != model.config.pad_token_id
     real[:, 0] = True  # the start, which is the padding's token in some models
     return {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
+
+
+def generate_greedily(model: Any, inputs: dict[str, Any], most: int) -> Tensor:
+    """Generate at most as many tokens as given, and as the model has positions."""
+    most = min(most, getattr(model.config, "max_position_embeddings", most + 1) - 1)
+    return model.generate(**inputs, num_beams=1, do_sample=False, max_new_tokens=most, max_length=None)
 
 
 register_quantization_config(NAME)(NVIBConfig)

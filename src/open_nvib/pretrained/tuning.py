@@ -17,7 +17,7 @@ from transformers import AutoConfig, AutoTokenizer
 from open_nvib.experiments.cell import reason_of
 from open_nvib.experiments.engines import Engine, Job
 from open_nvib.experiments.experiment import Say
-from open_nvib.pretrained.convert import SECTIONS, NVIBConfig, convert, encode_texts, nvibs, set_tau
+from open_nvib.pretrained.convert import SECTIONS, NVIBConfig, convert, encode_texts, generate_greedily, nvibs, set_tau
 from open_nvib.store.files import InputError, in_one_line
 
 Metric = Literal["chrf", "bleu", "accuracy"]
@@ -113,10 +113,10 @@ def convert_model(
     path: str, texts: Sequence[str], output: str, *, where: Sequence[str] = (), tau_alpha: float, tau_sigma: float
 ) -> str:
     """Convert a model on disk or on the hub, and write it with its tokenizer; returns what was converted."""
-    model, tokenizer = open_model(path)
     target = Path(output).expanduser()
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         raise InputError(f"{output}: exists already. Give another --output, or remove it first.")
+    model, tokenizer = open_model(path)
     lines = [text for text in texts if text.strip()]
     try:
         taus: dict[str, Any] = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma}
@@ -321,9 +321,8 @@ def _batches(tokenizer: Any, texts: Sequence[str], size: int) -> Iterator[dict[s
 @torch.no_grad()
 def _generate(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> list[str]:
     found = []
-    most = min(MAX_NEW_TOKENS, getattr(model.config, "max_position_embeddings", math.inf) - 1)
     for batch in _batches(tokenizer, texts, size):
-        ids = model.generate(**batch, num_beams=1, do_sample=False, max_new_tokens=most, max_length=None)
+        ids = generate_greedily(model, batch, MAX_NEW_TOKENS)
         found += tokenizer.batch_decode(ids, skip_special_tokens=True)
     return found
 
