@@ -23,7 +23,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=package.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*measurements, "tables"])
     parser.add_argument("--count", type=int, default=100, help="sentences of identity, translations")
-    parser.add_argument("--shares", type=float, nargs="+", default=[0.1, 1.0], help="shares of labels for sentiment")
+    parser.add_argument("--shares", type=float, nargs="+", default=[0.1], help="shares of labels for sentiment")
     for name in ("minilm", "opus", "pairs", "reviews", "snli"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--output", required=True)

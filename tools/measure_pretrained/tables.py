@@ -153,5 +153,5 @@ def mean_noisy(cell: dict[str, Any]) -> float:
 
 
 def interval(cell: dict[str, float]) -> str:
-    text = f"{cell['difference']:+.2f} ({cell['low']:+.2f} to {cell['high']:+.2f})"
-    return text.replace("-", "−")
+    difference, low, high = (f"{round(cell[key], 2) + 0.0:+.2f}" for key in ("difference", "low", "high"))  # no −0.00
+    return f"{difference} ({low} to {high})".replace("-", "−")
