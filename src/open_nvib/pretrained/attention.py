@@ -47,17 +47,17 @@ Parts = tuple[str, ...]
 class PriorComponent:
     """The prior's component as one attention sees it, relative to its tokens.
 
-    The score of a query q is scale·q·key + ½ scale·qᵀ A q + bias, and the value is `value` + B q; `matrices` has A, B,
-    and the B of all tokens, one after another.
+    The score of a query q is scale·q·key + ½ scale·qᵀ A q + bias, and the value is `value` + B q; `matrices` has A, B
+    and, if they have noise, the B of all tokens, one after another.
     """
 
     key: Tensor  # (batch or 1, heads, 1, d), where heads are those of the queries
     value: Tensor  # (batch or 1, heads, 1, d)
     bias: Tensor  # (batch or 1,)
-    matrices: Tensor | None  # (heads, d, 3d)
+    matrices: Tensor | None  # (heads, d, 2d or 3d)
 
     def products(self, q: Tensor) -> Tensor:
-        """Multiply queries by A, B, and the B of all tokens, (batch, heads, queries, 3d)."""
+        """Multiply queries by the matrices, (batch, heads, queries, 2d or 3d)."""
         assert self.matrices is not None
         return torch.einsum("bhqd,hde->bhqe", q.to(self.matrices.dtype), self.matrices)
 
@@ -194,8 +194,11 @@ class AttentionNVIB(IdentityNVIB):
                 factor = norm.weight * (square + norm.variance_epsilon).rsqrt()  # (heads, d)
                 key, k = key * factor.repeat_interleave(self.groups, 0).unsqueeze(1), k * factor.unsqueeze(-1)
             relative = (k * (r - r_tokens)).mT  # (heads, p, d)
-            matrices = torch.cat([k @ relative, (v @ relative).mT, (v @ (k * r_tokens).mT).mT], -1)
-            return PriorComponent(key, value, bias.reshape(1), matrices.repeat_interleave(self.groups, 0))
+            parts = [k @ relative, (v @ relative).mT]
+            if self.tau_sigma > 0:
+                parts.append((v @ (k * r_tokens).mT).mT)
+            matrices = torch.cat(parts, -1).repeat_interleave(self.groups, 0)
+            return PriorComponent(key, value, bias.reshape(1), matrices)
 
     def _split(self, x: Tensor) -> Tensor:
         """Reshape (batch, 1, heads·d) to (batch, heads, 1, d), with as many heads as queries have."""
@@ -345,8 +348,10 @@ def attend(
     attended = F.scaled_dot_product_attention(q.to(dtype), keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
     result = attended[..., :d]
     if products is not None:
-        weight = attended[..., d : d + 1] if prior else 0.0
-        result = result + (weight * products[..., d : 2 * d] + products[..., 2 * d :]).to(dtype)
+        if prior:
+            result = result + (attended[..., d : d + 1] * products[..., d : 2 * d]).to(dtype)
+        if products.shape[-1] > 2 * d:
+            result = result + products[..., 2 * d :].to(dtype)
     return result.transpose(1, 2)
 
 

@@ -1,0 +1,124 @@
+"""Turn the dials of OPUS-MT for noisy sources: choose a setting on some sentences, and test it on others."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sacrebleu.metrics import BLEU, CHRF
+
+from tools.measure_pretrained.material import Material, add_noise, translate
+
+NOISES = (0.05, 0.1, 0.2, 0.3)
+TAUS = ((1.0, 0.0), (0.0, 0.0), (math.inf, 0.2))
+ORIGINAL = ("none", math.inf, 0.0)
+SETTINGS = [(section, *taus) for section in ("encoder", "cross", "decoder") for taus in TAUS]
+CHOICE, TEST = slice(-60, None), slice(2000, 2300)
+"""Sentences to choose with, and to test; neither is of the calibration."""
+
+CHOICE_NOISE = 0.2
+"""Noise of the sentences to choose with."""
+
+MAX_LOSS = 0.3
+"""BLEU that a setting may lose on clean sources."""
+
+RESAMPLES = 1000
+
+Setting = tuple[str, float, float]
+
+
+def noise(material: Material) -> dict[str, Any]:
+    """Choose the setting with the best BLEU on noisy sources of those that lose little on clean ones, and test it."""
+    file = Path(material.arguments.output) / "noise.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"choice": {}, "test": {}}
+    model, converted, tokenizer = material.opus()
+
+    def outputs(setting: Setting, sources: list[str]) -> list[str]:
+        section, alpha, sigma = setting
+        if section == "none":
+            return translate(model, tokenizer, sources, beams=1, size=32)
+        converted.set_tau(alpha=math.inf, sigma=0.0)
+        converted.set_tau(alpha=alpha, sigma=sigma, where=(section,))
+        return translate(converted, tokenizer, sources, beams=1, size=32)
+
+    def save() -> None:
+        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+    rows = material.rest[CHOICE]
+    sources, targets = [source for source, _ in rows], [target for _, target in rows]
+    noisy = [add_noise(source, CHOICE_NOISE, seed) for seed, source in enumerate(sources)]
+    for setting in [ORIGINAL, *SETTINGS]:
+        if name(setting) in found["choice"]:
+            continue
+        found["choice"][name(setting)] = {
+            "sentences": len(rows),
+            "clean": scores(outputs(setting, sources), targets),
+            "noisy": scores(outputs(setting, noisy), targets),
+        }
+        save()
+    found["chosen"] = choose(found["choice"])
+
+    rows = material.rest[TEST]
+    targets = [target for _, target in rows]
+    kept = file.with_name("noise-translations.json")  # large, and of use only for the comparison
+    translated: dict[str, dict[str, list[str]]] = json.loads(kept.read_text()) if kept.exists() else {}
+    for setting in (ORIGINAL, *(each for each in SETTINGS if name(each) in found["chosen"])):
+        cells = translated.setdefault(name(setting), {})
+        for level in (0.0, *NOISES):
+            if f"noise={level:g}" not in cells:
+                sources = [add_noise(source, level, 10_000 + i) for i, (source, _) in enumerate(rows)]
+                cells[f"noise={level:g}"] = outputs(setting, sources)
+                kept.write_text(json.dumps(translated, ensure_ascii=False))
+        found["test"][name(setting)] = {"sentences": len(rows)}
+        found["test"][name(setting)] |= {key: scores(texts, targets) for key, texts in cells.items()}
+        if setting != ORIGINAL:
+            against = compare(cells, translated[name(ORIGINAL)], targets)
+            found["test"][name(setting)]["against the original"] = against
+        save()
+    return found
+
+
+def name(setting: Setting) -> str:
+    section, alpha, sigma = setting
+    return f"{section} tau_alpha={alpha:g} tau_sigma={sigma:g}"
+
+
+def scores(translated: list[str], targets: list[str]) -> dict[str, float]:
+    return {
+        "bleu": BLEU().corpus_score(translated, [targets]).score,
+        "chrf": CHRF().corpus_score(translated, [targets]).score,
+    }
+
+
+def choose(cells: dict[str, Any]) -> list[str]:
+    """Choose the settings with the best BLEU on noisy sources, of those that lose little on clean ones."""
+    least = cells[name(ORIGINAL)]["clean"]["bleu"] - MAX_LOSS
+    noisy = {
+        each: cells[each]["noisy"]["bleu"] for each in map(name, SETTINGS) if cells[each]["clean"]["bleu"] >= least
+    }
+    return [each for each, bleu in noisy.items() if bleu == max(noisy.values())]
+
+
+def compare(cells: dict[str, list[str]], original: dict[str, list[str]], targets: list[str]) -> dict[str, Any]:
+    """Compute the difference of BLEU from the original's, and its interval by a paired bootstrap over sentences."""
+    generator = np.random.default_rng(0)
+    drawn = generator.integers(len(targets), size=(RESAMPLES, len(targets)))
+    differences = {}
+    for key in cells:
+        metric = BLEU()
+        first, second = (
+            np.array(metric._extract_corpus_statistics(texts, [targets])) for texts in (cells[key], original[key])
+        )
+        differences[key] = np.array(
+            [
+                metric._compute_score_from_stats(first[rows].sum(0).tolist()).score
+                - metric._compute_score_from_stats(second[rows].sum(0).tolist()).score
+                for rows in [np.arange(len(targets)), *drawn]
+            ]
+        )
+    differences["mean of the noisy"] = np.mean([x for key, x in differences.items() if key != "noise=0"], axis=0)
+    return {
+        key: {"difference": x[0], "low": np.quantile(x[1:], 0.025), "high": np.quantile(x[1:], 0.975)}
+        for key, x in differences.items()
+    }
