@@ -139,11 +139,13 @@ def test_an_output_that_cannot_be_one_is_left_alone(small, tmp_path, output):
     assert all_files(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_a_demo_that_was_killed_while_it_prepared_goes_on(small, tmp_path):
     (tmp_path / "demo-my" / ".data.partial-elsewhere-1").mkdir(parents=True)
     assert demo(small, Terminal.of(io.StringIO())).is_dir()
 
 
+@pytest.mark.slow
 def test_what_is_printed_to_be_pasted_is_quoted(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text("\n".join(f"{text[:-1]} `x` $HOME." for text in make_sentences(60)))

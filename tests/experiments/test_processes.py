@@ -18,6 +18,7 @@ from open_nvib.experiments.run import status_of
 LONG_ROW = {"rows": {"long": {"config": "nvae.yaml", "overrides": LONG}}, "seeds": [0]}
 
 
+@pytest.mark.slow
 def test_a_killed_worker_fails_its_cell_and_the_rest_goes_on(experiment, capsys):
     """Three cells for two processes: the last one starts when the first is dead or the second is done."""
     rows = {"long": {"config": "nvae.yaml", "overrides": LONG, "seeds": [0]}, "t": {"config": "t.yaml"}}
@@ -51,7 +52,7 @@ def test_a_killed_worker_fails_its_cell_and_the_rest_goes_on(experiment, capsys)
     assert logged_steps(cell) == list(range(2, LONG_STEPS + 1, 2))
 
 
-@pytest.mark.parametrize("end", ["killed", "Ctrl-C"])
+@pytest.mark.parametrize("end", [pytest.param("killed", marks=pytest.mark.slow), "Ctrl-C"])
 def test_a_worker_ends_with_the_command_that_started_it(end, experiment):
     """And before it has trained; the cell can be resumed."""
     path = experiment(**LONG_ROW)
@@ -87,6 +88,7 @@ print([outcome.state for outcome in outcomes])
 """
 
 
+@pytest.mark.slow
 def test_a_script_without_a_main_guard_is_run_once(experiment):
     folder = experiment().parent
     (folder / "script.py").write_text(SCRIPT)
