@@ -114,7 +114,7 @@ def decide_number(
 
     The last share is not looked at. It is for texts that come back with none of the others; those with more than `hard`
     nats at the last look get all their vectors. Whether they come back then is not known: `comes_back` is False. Two
-    looks cost about as much as the greedy decoding of the texts.
+    looks cost a little more than the greedy decoding of the texts.
     """
 
     def search(tries: Tries) -> Needed:
