@@ -211,9 +211,7 @@ def suggest_by_optuna(
     try:
         import optuna
     except ImportError as error:
-        raise InputError(
-            "--sampler optuna: optuna is not installed. It is the extra tune: pip install optuna."
-        ) from error
+        raise InputError("--sampler optuna: optuna is not installed. Install it with pip, or use random.") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sampler = optuna.samplers.TPESampler(seed=random.Random(f"{seed} {numbers[0]}").getrandbits(32))
     study = optuna.create_study(direction="maximize", sampler=sampler)

@@ -60,9 +60,6 @@ MAIN = (
 )
 
 
-TRAINING = ("model", "steps", "learning rate", "rise of BLEU", "minutes")
-
-
 def main_table(results: Results, selected: SelectedNVAE | None) -> Table:
     """Make the paper's table with its printed values beside ours, and real text as the last line."""
     marked = selected.row if selected else None
@@ -77,16 +74,10 @@ def training_table(results: Results) -> Table | None:
         rises = mean_and_deviation([end.rise for end in ends if end.rise is not None])
         minutes = [cell.seconds["train"] / 60 for cell in row.cells if cell.seconds.get("train", 0) > 1]
         time = write_number(statistics.fmean(minutes), 0) if minutes else NOT_MEASURED
-        lines.append(
-            (
-                row.title,
-                f"{max(end.step for end in ends):,}",
-                f"{optimiser.learning_rate:g}",
-                _with_two_decimals(rises),
-                time,
-            )
-        )
-    return Table(TRAINING, tuple(lines)) if any(line[3] != NOT_MEASURED for line in lines) else None
+        steps, rate = f"{max(end.step for end in ends):,}", f"{optimiser.learning_rate:g}"
+        lines.append((row.title, steps, rate, _with_two_decimals(rises), time))
+    columns = ("model", "steps", "learning rate", "rise of BLEU", "minutes")
+    return Table(columns, tuple(lines)) if any(line[3] != NOT_MEASURED for line in lines) else None
 
 
 def copying_table(results: Results) -> Table | None:
