@@ -11,7 +11,7 @@ from small_experiment import cell_of, result_of
 
 from open_nvib.cli import main
 from open_nvib.experiments.experiment import load_experiment
-from open_nvib.experiments.run import duration, status_of
+from open_nvib.experiments.run import CellStatus, duration, seconds_left, status_of
 from open_nvib.store.cells import CellState
 from open_nvib.store.files import InputError, as_builtins, read_record, write_json
 
@@ -64,6 +64,26 @@ def test_json(started, capsys):
     assert states["t", 1]["steps"] == 4
     assert states["nvae", 0]["reason"] == "the data is gone"
     assert states["nvae", 1]["state"] == "waiting"
+
+
+def test_how_long_is_left(started, capsys):
+    """A step takes 25 s, so 9 that are left take 225 s; the cell that is done has no log."""
+    main(["experiment", "status", str(started)])
+    assert capsys.readouterr().out.splitlines()[-1] == "about 3h07m left, with 1 at a time"  # 225 s and 3 × 3,672 s
+    main(["experiment", "status", str(started), "--rows", "nvae"])
+    assert "left" not in capsys.readouterr().out  # nothing was trained
+
+
+def test_what_is_left_is_measured_by_row_and_shared_by_those_that_run():
+    done = CellStatus("fast", 0, "done", step=100, steps=100, seconds=130.0, training_seconds=100.0)
+    half = CellStatus("slow", 0, "running", "train", step=50, steps=100, seconds=100.0, training_seconds=100.0)
+    measured = CellStatus("fast", 1, "running", "evaluate", step=100, steps=100, seconds=110.0, training_seconds=100.0)
+    waiting = CellStatus("slow", 1, "waiting")
+    assert seconds_left([done]) == 0
+    assert seconds_left([done, half]) == 100 + 30
+    assert seconds_left([done, half, measured]) == (100 + 30 + 20) / 2
+    assert seconds_left([done, half, measured, waiting]) == (100 + 30 + 20 + 200 + 30) / 2
+    assert seconds_left([waiting]) is None
 
 
 def test_rows_and_seeds_are_chosen(started, capsys):

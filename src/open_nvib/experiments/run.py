@@ -1,5 +1,6 @@
 """`run_experiment`: run every cell that is not done, on an engine; `status_of`: see how far each cell is."""
 
+import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -157,6 +158,7 @@ class CellStatus:
         step: the last training step in the log.
         steps: training steps in all, if known.
         seconds: that training and evaluation have taken.
+        training_seconds: that training has taken.
         reason: why it failed.
         host: where it runs.
     """
@@ -168,6 +170,7 @@ class CellStatus:
     step: int | None = None
     steps: int | None = None
     seconds: float | None = None
+    training_seconds: float = 0.0
     reason: str | None = None
     host: str | None = None
 
@@ -199,6 +202,7 @@ def status_of(cell: Cell) -> CellStatus:
         step=_last_step(cell),
         steps=_steps_in_all(cell),
         seconds=round(sum(state.seconds.values()), 1),
+        training_seconds=round(state.seconds.get("train", 0.0), 1),
         reason=state.reason,
         host=state.host if name == "running" else None,
     )
@@ -222,6 +226,33 @@ def _steps_in_all(cell: Cell) -> int | None:
         return None
 
 
+def seconds_left(statuses: Sequence[CellStatus]) -> float | None:
+    """Estimate how long the cells that are not done will take, with as many at once as run now, or one if none does.
+
+    A step takes as long as it took in the same row, or else on average; an evaluation as long as the average one. None
+    if nothing was trained yet.
+    """
+    trained = [status for status in statuses if status.step and status.training_seconds]
+    if not trained:
+        return None
+    usual_steps = statistics.fmean(status.steps or status.step or 0 for status in trained)
+    usual_evaluation = statistics.fmean([_evaluating(status) for status in statuses if status.state == "done"] or [0.0])
+
+    def left_of(status: CellStatus) -> float:
+        alike = [other for other in trained if other.row == status.row] or trained
+        per_step = sum(other.training_seconds for other in alike) / sum(other.step or 0 for other in alike)
+        steps = max((status.steps or usual_steps) - (status.step or 0), 0)
+        return steps * per_step + max(usual_evaluation - _evaluating(status), 0)
+
+    running = sum(status.state == "running" for status in statuses)
+    return sum(left_of(status) for status in statuses if status.state != "done") / max(running, 1)
+
+
+def _evaluating(status: CellStatus) -> float:
+    """Seconds that the evaluation of a cell has taken."""
+    return (status.seconds or 0.0) - status.training_seconds
+
+
 def show_status(experiment: Experiment, statuses: Sequence[CellStatus]) -> str:
     """Draw a table of rows × seeds, then the failures with their reasons, and the totals."""
     seeds = sorted({status.seed for status in statuses})
@@ -237,6 +268,8 @@ def show_status(experiment: Experiment, statuses: Sequence[CellStatus]) -> str:
     totals = Counter(status.state for status in statuses)
     counts = ", ".join(f"{totals[name]} {name}" for name in STATUS_NAMES if totals[name])
     lines.append(f"{experiment.name}: {_count(len(statuses))} in {experiment.output}: {counts}")
+    if left := seconds_left(statuses):
+        lines.append(f"about {duration(left)} left, with {max(totals['running'], 1)} at a time")
     return "\n".join(lines)
 
 
@@ -247,6 +280,7 @@ def status_as_json(experiment: Experiment, statuses: Sequence[CellStatus]) -> di
         "output": str(experiment.output),
         "cells": [vars(status) for status in statuses],
         "totals": {name: totals[name] for name in STATUS_NAMES},
+        "seconds_left": seconds_left(statuses),
     }
 
 
