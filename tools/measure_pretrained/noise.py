@@ -9,6 +9,7 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from tools.bootstrap import differences_of_bleu, interval
 from tools.measure_pretrained.material import Material, add_noise, translate
 
 NOISES = (0.05, 0.1, 0.2, 0.3)
@@ -24,7 +25,6 @@ CHOICE_NOISE = 0.2
 MAX_LOSS = 0.3
 """BLEU that a setting may lose on clean sources."""
 
-RESAMPLES = 1000
 
 Setting = tuple[str, float, float]
 
@@ -103,23 +103,8 @@ def choose(cells: dict[str, Any]) -> list[str]:
 
 def compare(cells: dict[str, list[str]], original: dict[str, list[str]], targets: list[str]) -> dict[str, Any]:
     """Compute the difference of BLEU from the original's, and its interval by a paired bootstrap over sentences."""
-    generator = np.random.default_rng(0)
-    drawn = generator.integers(len(targets), size=(RESAMPLES, len(targets)))
-    differences = {}
-    for key in cells:
-        metric = BLEU()
-        first, second = (
-            np.array(metric._extract_corpus_statistics(texts, [targets])) for texts in (cells[key], original[key])
-        )
-        differences[key] = np.array(
-            [
-                metric._compute_score_from_stats(first[rows].sum(0).tolist()).score
-                - metric._compute_score_from_stats(second[rows].sum(0).tolist()).score
-                for rows in [np.arange(len(targets)), *drawn]
-            ]
-        )
+    keys = list(cells)
+    found = differences_of_bleu([(cells[key], original[key]) for key in keys], targets)
+    differences = dict(zip(keys, found.T, strict=True))
     differences["mean of the noisy"] = np.mean([x for key, x in differences.items() if key != "noise=0"], axis=0)
-    return {
-        key: {"difference": x[0], "low": np.quantile(x[1:], 0.025), "high": np.quantile(x[1:], 0.975)}
-        for key, x in differences.items()
-    }
+    return {key: interval(x) for key, x in differences.items()}
