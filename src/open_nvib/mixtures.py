@@ -41,6 +41,10 @@ class GaussianMixture(BatchRecord):
         mu, log_sigma = ((x, "*batch n p") for x in (self.mu, self.log_sigma))
         check("GaussianMixture", mu=mu, log_sigma=log_sigma, log_alpha=(self.log_alpha, "*batch n; log, some > -inf"))
 
+    def points(self) -> ImpulseMixture:
+        """Read the means alone: impulses at μᵢ of weight αᵢ/α₀, without noise (see `compare_readings`)."""
+        return unchecked(ImpulseMixture, z=self.mu, log_pi=self.log_alpha.log_softmax(-1))
+
     def compact(self) -> "GaussianMixture":
         """Remove components without weight: n becomes the largest number of components with weight in the batch."""
         return _compacted(self, self.log_alpha)

@@ -196,7 +196,7 @@ class Posterior(BatchRecord):
 
     def points(self) -> ImpulseMixture:
         """Read the posterior as its means: impulses at μᵢ of weight αᵢ/α₀, without noise (see `compare_readings`)."""
-        return unchecked(ImpulseMixture, z=self.mu, log_pi=log_weight(self.alpha).log_softmax(-1))
+        return self.mean().points()
 
     def kl(self, form: KLForm = "expected", *, kappa: int = 1) -> KL:
         """Compute the KL to the conditional prior with `kappa` vectors per component, κ₀ = (n + 1)·kappa in total.

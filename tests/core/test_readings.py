@@ -48,6 +48,8 @@ def test_points_are_the_mean_without_noise():
     latent = latent.prune(0.0)
     sure = nv.GaussianMixture(latent.mu, torch.full_like(latent.mu, -40.0), latent.alpha.log())
     torch.testing.assert_close(attention(query, latent.points()), attention(query, sure))
+    wide = nv.GaussianMixture(latent.mu, torch.ones_like(latent.mu), latent.alpha.log() + 7)  # not normalised
+    torch.testing.assert_close(attention(query, wide.points()), attention(query, sure))
 
 
 def test_the_mean_parts_from_samples_where_the_query_is_long():

@@ -62,6 +62,22 @@ def test_an_evaluation_holds_both_and_chooses_the_same_sentences(nvae, monkeypat
     assert "against the text" in summarise_evaluation(found)
 
 
+def test_points_are_read_too(nvae, plain):
+    """Of an NVAE alone: as the model has them that reads the points at test time."""
+    settings = EvaluateConfig(measure=["reconstruction"], sentences=20)
+    found = evaluate(nvae, settings, say=lambda line: None).trained_on
+    run: Any = load_run(nvae)
+    run.model.decoder.reading = "points"
+    texts = choose(list(load_prepared(run.config.data).split("short", "validation")["input_ids"]), 20, settings.seed)
+    read = reconstruction.measure_reconstruction(run, texts)
+    assert found is not None
+    assert (found.points_bleu, found.points_exact) == (read.bleu, read.exact)
+    of_plain = evaluate(plain, settings, say=lambda line: None).trained_on
+    assert of_plain is not None
+    assert of_plain.bleu is not None
+    assert of_plain.points_bleu is None
+
+
 def test_number_kept_by_length():
     texts = [[5] * 3, [5] * 3, [5] * 7]
     assert by_length(texts, [1, 3, 6]) == (

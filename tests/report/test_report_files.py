@@ -11,7 +11,14 @@ from factory import make_cell, make_plan, make_record, write_cell
 from open_nvib.report import read_results, write_report
 from open_nvib.report.pages import experiment_report, literal, marked_differences, table_lines, words
 from open_nvib.report.results import select_nvae
-from open_nvib.report.tables import copying_table, latent_table, main_table, paths_table, samples_table
+from open_nvib.report.tables import (
+    copying_table,
+    latent_table,
+    main_table,
+    paths_table,
+    readings_table,
+    samples_table,
+)
 from open_nvib.store.evaluations import Example
 from open_nvib.store.files import InputError
 
@@ -64,6 +71,23 @@ def test_the_copying_scorer_is_shown_apart_where_it_was_used(tmp_path):
     assert table
     assert entries(table, "VT λ′_G=0.0001") == ["1.07", "1.31", "1.04 ± 0.01", "1.29 ± 0.08"]
     assert copying.copying() is None
+    assert table_lines(table) in experiment_report(results).markdown
+
+
+def test_readings_are_shown_where_points_were_measured(tmp_path):
+    plan = make_plan(nvae_0p01=[0])
+    write_cell(tmp_path / "without", make_cell("nvae-0.01", 0))
+    assert readings_table(read_results(plan, tmp_path / "without")) is None
+    content = make_cell("nvae-0.01", 0)
+    record = content["evaluations"]["validation-causal"]
+    next(iter(record["reconstruction"].values()))["points_bleu"] = 99.125
+    record["latent"] |= {"mean_nll": 1.04, "points_nll": 0.01, "sample_nll": 0.03}
+    write_cell(tmp_path / "with", content)
+    results = read_results(plan, tmp_path / "with")
+    table = readings_table(results)
+    assert table
+    ((_, _, *found),) = table.lines
+    assert found == ["99.12", "1.04", "0.01", "0.03"]
     assert table_lines(table) in experiment_report(results).markdown
 
 

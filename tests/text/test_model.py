@@ -365,6 +365,24 @@ def test_generation_from_a_latent_equals_generation_from_text(kind):
     ]
 
 
+def test_test_time_reads_what_the_configuration_says():
+    """The points in place of the mean, whichever way it comes to the decoder; a sample is read as it is."""
+    batch = make_batch(9, 4)
+    mean, points = make_model(reading="mean"), make_model(reading="points")
+    latent = mean.encoder.posterior(batch["input_ids"], batch["attention_mask"])
+    decoded = torch.randint(3, VOCABULARY, (2, 6))
+
+    def hidden(model: Any, mixture: Any) -> torch.Tensor:
+        return model.decoder(model.encoder.embedding(decoded), model.decoder.project(mixture))
+
+    assert not torch.allclose(hidden(mean, latent.mean()), hidden(mean, latent.points()), atol=1e-4)
+    for mixture in (latent.mean(), latent.points(), latent.mix(latent[[1, 0]], 0.0)):
+        torch.testing.assert_close(hidden(points, mixture), hidden(mean, latent.points()))
+    sample = latent.sample()
+    assert torch.equal(hidden(points, sample), hidden(mean, sample))
+    assert points(**batch, sample=False).loss != mean(**batch, sample=False).loss
+
+
 def test_beam_search_with_a_beam_for_every_token_finds_the_best_pair():
     vocabulary = 11
     model = make_model("nvae", vocab_size=vocabulary, max_positions=9)

@@ -233,6 +233,7 @@ class _Evaluator:
                 "sentences": settings.sentences,
                 "seed": settings.seed,
                 "references": "tokens and text",
+                "readings": "mean and points",
             }
 
             def compute(texts: list[list[int]] = texts, partition: str = partition) -> Reconstruction:
@@ -301,7 +302,7 @@ class _Evaluator:
             self.say(
                 f"{self.run.path}: warning: decoding from the mean of the latent costs {found.mean_nll:.2f} nats a "
                 f"token, from a sample {found.sample_nll:.2f}, from the points {found.points_nll:.2f}. docs/theory.md "
-                f"says when they part."
+                f"says when they part; model.reading is the setting."
             )
         return found
 

@@ -33,12 +33,17 @@ PLACES = ("first fifth", "second", "third", "fourth", "last fifth")
 def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | None = None) -> Reconstruction:
     """Measure BLEU, perplexity and exact matches at the mean of the latent, and the vectors kept.
 
-    `originals` are the texts before they were tokenised, if they are known.
+    Of an NVAE, BLEU and exact matches are those of the points, too. `originals` are the texts before they were
+    tokenised, if they are known.
     """
     losses = evaluate_losses(run.model, texts)
     decoded = reconstruct_ids(run.model, texts, progress="reconstruct")
     scores, signature = score_reconstruction(texts, decoded, run.tokenizer, originals)
     kept = vectors_kept(run.model, texts)
+    points: dict[str, float] = {}
+    if run.model.config.bottleneck == "nvae":
+        read = reconstruct_ids(run.model, texts, points=True, progress="reconstruct from points")
+        points, _ = score_reconstruction(texts, read, run.tokenizer)
     shown, copies = (run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded))
     return Reconstruction(
         sentences=len(texts),
@@ -46,6 +51,8 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
         text_bleu=scores.get("text_bleu"),
         signature=signature,
         exact=scores["exact"],
+        points_bleu=points.get("bleu"),
+        points_exact=points.get("exact"),
         perplexity=losses["perplexity"],
         cross_entropy=losses["loss"],
         kept=kept_share(texts, kept),

@@ -116,6 +116,13 @@ LATENT = (
     Measure("IW-PPL", _latent(lambda part: part.importance_perplexity), decimals=None),
     Measure("ELBO", _latent(lambda part: part.elbo), decimals=1),
 )
+READINGS = (
+    BLEU,
+    Measure("BLEU, points", _reconstruction(lambda part: part.points_bleu)),
+    Measure("nats, mean", _latent(lambda part: part.mean_nll)),
+    Measure("nats, points", _latent(lambda part: part.points_nll)),
+    Measure("nats, sample", _latent(lambda part: part.sample_nll)),
+)
 NUMBER = (
     *_chosen("needed", lambda part: part.needed),
     Measure("sd at one length", _number(lambda part: part.needed.sd)),

@@ -210,6 +210,7 @@ def _render(
     makers = {
         "samples": tables.samples_table,
         "latent": tables.latent_table,
+        "readings": tables.readings_table,
         "paths": tables.paths_table,
         "number": tables.number_table,
     }

@@ -95,6 +95,11 @@ def latent_table(results: Results) -> Table | None:
     return _measured(results, tuple(map(Column, measures.LATENT)))
 
 
+def readings_table(results: Results) -> Table | None:
+    """Make the table of NVAE rows by what is read of the latent: its mean, its points or a sample."""
+    return _measured(results, tuple(map(Column, measures.READINGS)), needed=measures.READINGS[1:2])
+
+
 def number_table(results: Results) -> Table | None:
     """Make the table of models with as many vectors as each text needs, and as two looks decide."""
     return _measured(results, tuple(map(Column, measures.NUMBER)))

@@ -39,6 +39,7 @@ class Reconstruction:
         text_bleu: against the texts before they were tokenised; None in early records.
         signature: of sacreBLEU: its version and options.
         exact: share of texts that are reconstructed token for token.
+        points_bleu, points_exact: the same of an NVAE whose points are read in place of the mean.
     """
 
     sentences: int
@@ -46,6 +47,8 @@ class Reconstruction:
     text_bleu: float | None = None
     signature: str = ""
     exact: float | None = None
+    points_bleu: float | None = None
+    points_exact: float | None = None
     perplexity: float | None = None
     cross_entropy: float | None = None
     kept: float | None = None

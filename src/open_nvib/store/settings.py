@@ -135,6 +135,8 @@ class ModelSettings:
         gamma_method: of nvae: how weights are sampled, paper or implicit.
         kappa: of nvae: vectors sampled from each component.
         kl_form: of nvae: expected or exact.
+        reading: of nvae: what test time reads, the mean of the process, as in the paper, or its points, the means of
+            the vectors without their spread.
     """
 
     bottleneck: BottleneckKind = "nvae"
@@ -157,6 +159,7 @@ class ModelSettings:
     gamma_method: Literal["paper", "implicit"] = "paper"
     kappa: int = 1
     kl_form: Literal["expected", "exact"] = "expected"
+    reading: Literal["mean", "points"] = "mean"
 
     def __post_init__(self) -> None:
         check_model_options(self)

@@ -120,9 +120,12 @@ class TextDecoder(nn.Module):
         super().__init__()
         self.layers = nn.ModuleList(DecoderLayer(config, index) for index in range(config.decoder_layers))
         self.norm = nn.LayerNorm(config.d_model)
+        self.reading = config.reading
 
     def project(self, mixture: Mixture) -> list[Projected]:
         """Project the mixture for each layer, once for a whole sequence."""
+        if self.reading == "points" and isinstance(mixture, GaussianMixture):
+            mixture = mixture.points()
         return [layer.cross_attention.project(mixture) for layer in self.layers]  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
 
     def forward(self, hidden: Tensor, memories: list[Projected], cache: Cache | None = None) -> Tensor:
