@@ -120,7 +120,7 @@ def test_a_bad_sentence_is_a_message_on_the_page(page):
     assert "sentence" in said
 
 
-@pytest.mark.parametrize("run", ["nvae", "paper", "vts", "vtp"])
+@pytest.mark.parametrize("run", ["nvae", "paper", "vts", pytest.param("vtp", marks=pytest.mark.slow)])
 def test_every_button_of_every_tab_works(page, run):
     if run != "nvae":
         page.locator("#run input").click()

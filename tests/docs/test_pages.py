@@ -11,9 +11,15 @@ from tools.blocks import blocks
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")])
 WITH_CODE = [page for page in PAGES if any(block.is_run for block in blocks(page))]
+LONGEST = ROOT / "docs" / "evaluation.md"
+"""It trains scorers: most of a minute."""
 
 
-@pytest.mark.parametrize("page", WITH_CODE, ids=lambda page: str(page.relative_to(ROOT)))
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.slow if page == LONGEST else ()) for page in WITH_CODE],
+    ids=lambda page: str(page.relative_to(ROOT)),
+)
 def test_code_on_the_page_runs(page, workspace):
     names: dict[str, object] = {}
     for block in blocks(page):
