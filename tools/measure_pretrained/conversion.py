@@ -21,20 +21,21 @@ def identity(material: Material) -> dict[str, Any]:
     """Compare logits, or hidden states, of converted models with the original's."""
     found: dict[str, Any] = {}
     rows = material.rest[: material.arguments.count]
-    for name, (model, converted, tokenizer) in (("minilm", material.minilm()), ("opus-mt", material.opus())):
-        column = 1 if name == "minilm" else 0
-        batch = dict(tokenizer([pair[column] for pair in rows], return_tensors="pt", padding=True))
-        if name == "opus-mt":
+    for name in ("minilm", "opus", "smollm2"):
+        model, converted, tokenizer = getattr(material, name)()
+        batch = dict(tokenizer([pair[name != "opus"] for pair in rows], return_tensors="pt", padding=True))
+        real = batch["attention_mask"].bool()
+        if name == "opus":
             batch["decoder_input_ids"] = model.generate(**batch, num_beams=1, max_length=32)
+            real = torch.ones_like(batch["decoder_input_ids"], dtype=torch.bool)
         units = [module.tau_unit.item() for module in converted.modules() if hasattr(module, "tau_unit")]
         found[name] = {"sentences": len(rows), "tau_units": units}
         for tau in (math.inf, 10.0, 5.0):
             converted.set_tau(alpha=tau, sigma=0.0)
-            a, b = (each(**batch) for each in (model, converted))
-            key = "last_hidden_state" if name == "minilm" else "logits"
-            a, b = a[key], b[key]
-            if name == "minilm":
-                a, b = (x[batch["attention_mask"].bool()] for x in (a, b))
+            a, b = (
+                each(**batch)["last_hidden_state" if name == "minilm" else "logits"][real]
+                for each in (model, converted)
+            )
             found[name][f"tau_alpha={tau:g}"] = distance(a, b)
     return found
 

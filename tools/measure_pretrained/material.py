@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModel, AutoTokenizer, MarianMTModel, MarianTokenizer
+from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, MarianMTModel, MarianTokenizer
 
 from open_nvib.pretrained import convert
 
@@ -35,6 +35,11 @@ class Material:
     def minilm(self) -> tuple[Any, Any, Any]:
         tokenizer = AutoTokenizer.from_pretrained(self.arguments.minilm)
         model = AutoModel.from_pretrained(self.arguments.minilm)
+        return model, convert(model, [text for _, text in self.calibration], tokenizer=tokenizer), tokenizer
+
+    def smollm2(self) -> tuple[Any, Any, Any]:
+        tokenizer = AutoTokenizer.from_pretrained(self.arguments.smollm2)
+        model = AutoModelForCausalLM.from_pretrained(self.arguments.smollm2)
         return model, convert(model, [text for _, text in self.calibration], tokenizer=tokenizer), tokenizer
 
 
