@@ -21,6 +21,7 @@ QUOTED = [block.text.strip() for block in blocks(FAQ) if block.language == "outp
         ({"kl_gaussian": 0.0, "kl_dirichlet": 0.0, "bleu": 0.49, "kept": 0.5}, "collapse"),
         ({"kl_gaussian": 1.0, "bleu": 90.0, "kept": 1.0}, "all kept"),
         ({"kl_gaussian": 1.0, "bleu": 0.5, "kept": 0.0}, "all dropped"),
+        ({"kl_gaussian": 0.5, "bleu": 74.0, "kept": 0.5, "loss": 1.029, "points_loss": 0.011}, "mean"),
     ],
 )
 def test_warnings_of_training(metrics, name):

@@ -55,7 +55,7 @@ def test_sampler_mixes_short_and_long_batches(lengths):
 
 # What it prints
 
-HEALTHY = {"kl_gaussian": 0.6, "kl_dirichlet": 0.01, "bleu": 60.0, "kept": 0.5}
+HEALTHY = {"loss": 0.3, "kl_gaussian": 0.6, "kl_dirichlet": 0.01, "bleu": 60.0, "kept": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,8 @@ HEALTHY = {"kl_gaussian": 0.6, "kl_dirichlet": 0.01, "bleu": 60.0, "kept": 0.5}
         ({"kl_gaussian": 0.01, "bleu": 2.3}, None, set()),
         ({"kept": 1.0}, None, {"all kept"}),
         ({"kept": 0.0}, None, {"all dropped"}),
+        ({"points_loss": 0.25}, None, set()),
+        ({"points_loss": 0.01}, None, {"mean"}),
         ({"kl_gaussian": 0.0, "bleu": 1.0, "kept": 0.0}, 1.0, {"collapse", "all dropped"}),
     ],
 )

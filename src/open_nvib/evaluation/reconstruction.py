@@ -18,6 +18,7 @@ from open_nvib.text.model.decoding import (
     evaluate_losses,
     in_batches,
     make_batch,
+    reading,
     reconstruct_ids,
     score_reconstruction,
 )
@@ -42,8 +43,9 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
     kept = vectors_kept(run.model, texts)
     points: dict[str, float] = {}
     if run.model.config.bottleneck == "nvae":
-        read = reconstruct_ids(run.model, texts, points=True, progress="reconstruct from points")
-        points, _ = score_reconstruction(texts, read, run.tokenizer)
+        with reading(run.model, "points"):
+            decoded = reconstruct_ids(run.model, texts, progress="reconstruct from points")
+        points, _ = score_reconstruction(texts, decoded, run.tokenizer)
     shown, copies = (run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded))
     return Reconstruction(
         sentences=len(texts),

@@ -2,7 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -107,6 +108,16 @@ def encode(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO
     return whole
 
 
+@contextmanager
+def reading(model: TextAutoencoder, what: Literal["mean", "points"]) -> Iterator[None]:
+    """Let an NVAE read the mean of its latents at test time, or their points."""
+    before, model.decoder.reading = model.decoder.reading, what
+    try:
+        yield
+    finally:
+        model.decoder.reading = before
+
+
 @torch.no_grad()
 def decode(
     model: TextAutoencoder, mixture: Mixture, limits: Int[Tensor, " batch"], **generation: Any
@@ -138,18 +149,17 @@ def reconstruct_ids(
     *,
     cuts: Mapping[str, Tensor] = NO_CUTS,
     other_latents: bool = False,
-    points: bool = False,
     progress: str | None = None,
     **generation: Any,
 ) -> list[list[int]]:
-    """Decode the mean of the latent of each text, or the points of an NVAE's, up to twice the length of the text.
+    """Decode the mean of the latent of each text, up to twice the length of the text.
 
     With `other_latents`, each text is decoded from the latent of another, which shows what the decoder says on its own.
     """
     decoded: list[list[int]] = [[] for _ in texts]
     for indices, batch in in_batches(texts, BATCH, len, progress):
         latent = encode(model, batch, {name: values[indices] for name, values in cuts.items()})
-        mixture = latent.points() if points else latent.mean()
+        mixture = latent.mean()
         if other_latents:
             mixture = mixture[[*range(1, len(batch)), 0]]
         for index, ids in zip(indices, decode(model, mixture, 2 * latent.lengths, **generation), strict=True):

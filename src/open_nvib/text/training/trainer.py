@@ -14,10 +14,18 @@ from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import ProgressCallback, TrainerCallback
 from transformers.trainer_utils import rotate_checkpoints
 
+from open_nvib.store.evaluations import WORSE_NLL
 from open_nvib.store.runs import LogEntry, append_log, read_log, seal, writing_to
 from open_nvib.store.settings import LossSettings, ScheduledValues
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
-from open_nvib.text.model.decoding import LOSS_PARTS, Collator, evaluate_losses, reconstruct_ids, score_reconstruction
+from open_nvib.text.model.decoding import (
+    LOSS_PARTS,
+    Collator,
+    evaluate_losses,
+    reading,
+    reconstruct_ids,
+    score_reconstruction,
+)
 
 BATCHES_IN_POOL = 50
 """Batches in a pool that is sorted by length: large enough for little padding, small enough for random batches."""
@@ -174,6 +182,9 @@ class AutoencoderTrainer(Trainer):
         metrics = evaluate_losses(model, self.validation)
         texts = self.validation[: self.bleu_sentences]
         metrics |= self._reconstruct(texts)
+        if model.config.bottleneck == "nvae" and model.decoder.reading == "mean":
+            with reading(model, "points"):
+                metrics["points_loss"] = evaluate_losses(model, self.validation)["loss"]
         self._warn(metrics, texts)
         model.train(training)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
@@ -261,6 +272,11 @@ def find_troubles(metrics: dict[str, float], bare_bleu: float | None, *, drops: 
         found["collapse"] = (
             f"posterior collapse: the KL is {information:.3g} and BLEU {metrics['bleu']:.1f}, what the decoder reaches "
             f"with another text's latent. Lower lambda_g and lambda_d, or raise delta, at the start."
+        )
+    if "points_loss" in metrics and metrics["loss"] > metrics["points_loss"] + WORSE_NLL:
+        found["mean"] = (
+            f"read from the mean of the latent, a token costs {metrics['loss']:.2f} nats, from its points "
+            f"{metrics['points_loss']:.2f}. Set model.reading to points: docs/theory.md says why."
         )
     if drops and metrics["kept"] > 0.999:
         found["all kept"] = "all vectors are kept: raise lambda_d, or lower delta, to drop some."
