@@ -56,10 +56,11 @@ def summarise_evaluation(found: Evaluation) -> str:
 
 def _reconstruction(found: Reconstruction, where: str) -> list[str]:
     text = "" if found.text_bleu is None else f" ({found.text_bleu:.2f} against the text before the tokenizer)"
+    points = "" if found.points_bleu is None else f"; from the points of the latent, BLEU {found.points_bleu:.2f}"
     return [
         f"reconstruction of {found.sentences:,} sentences ({where}): BLEU {number(found.bleu, '.2f')}{text}, "
         f"perplexity {number(found.perplexity, '.3f')}, exact {number(found.exact, '.1%')}, kept "
-        f"{number(found.kept, '.1%')} of the vectors",
+        f"{number(found.kept, '.1%')} of the vectors{points}",
         f"  {found.signature}",
     ]
 
