@@ -10,7 +10,7 @@ import argparse
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -31,7 +31,7 @@ def measure(path: Path) -> dict[str, float]:
     torch.manual_seed(0)
     hidden = embedding(torch.tensor([[run.model.config.decoder_start_token_id, *text] for text in texts]))
     queries = layer.norms[1](hidden + layer.attention(layer.norms[0](hidden), causal=True))
-    found = nv.compare_readings(layer.cross_attention, queries, encode(run.model, texts))
+    found = nv.compare_readings(layer.cross_attention, queries, cast(nv.Posterior, encode(run.model, texts)))
     return {"query": layer.cross_attention.latent_queries(queries).norm(dim=-1).mean().item(), **asdict(found)}
 
 
