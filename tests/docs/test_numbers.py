@@ -68,6 +68,7 @@ COLUMNS: dict[str, Measure] = {
     "ν": reconstruction("short", "kept"),
     "vectors kept": reconstruction("short", "kept"),
     "BLEU": reconstruction("short", "bleu"),
+    "BLEU, points": reconstruction("short", "points_bleu"),
     "F-PPL": generation("forward_perplexity"),
     "R-PPL": generation("reverse_perplexity"),
     "BLEU, long sentences": reconstruction("long", "bleu"),
