@@ -72,6 +72,10 @@ def test_points_are_read_too(nvae, plain):
     read = reconstruction.measure_reconstruction(run, texts)
     assert found is not None
     assert (found.points_bleu, found.points_exact) == (read.bleu, read.exact)
+    from_points = run.reconstruct([example.text for example in found.examples])
+    run.model.decoder.reading = "mean"
+    assert [example.reconstruction for example in found.examples] == run.reconstruct([e.text for e in found.examples])
+    assert from_points != [example.reconstruction for example in found.examples]
     of_plain = evaluate(plain, settings, say=lambda line: None).trained_on
     assert of_plain is not None
     assert of_plain.bleu is not None

@@ -44,8 +44,8 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
     points: dict[str, float] = {}
     if run.model.config.bottleneck == "nvae":
         with reading(run.model, "points"):
-            decoded = reconstruct_ids(run.model, texts, progress="reconstruct from points")
-        points, _ = score_reconstruction(texts, decoded, run.tokenizer)
+            from_points = reconstruct_ids(run.model, texts, progress="reconstruct from points")
+        points, _ = score_reconstruction(texts, from_points, run.tokenizer)
     shown, copies = (run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded))
     return Reconstruction(
         sentences=len(texts),
