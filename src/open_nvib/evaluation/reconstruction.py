@@ -42,7 +42,7 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
     scores, signature = score_reconstruction(texts, decoded, run.tokenizer, originals)
     kept = vectors_kept(run.model, texts)
     points: dict[str, float] = {}
-    if run.model.config.bottleneck == "nvae":
+    if run.model.encoder.bottleneck.has_points:
         with reading(run.model, "points"):
             from_points = reconstruct_ids(run.model, texts, progress="reconstruct from points")
         points, _ = score_reconstruction(texts, from_points, run.tokenizer)

@@ -112,6 +112,7 @@ class Bottleneck(nn.Module):
     Attributes:
         has_prior: whether there is a prior to generate from.
         pooled: whether one vector stands for all tokens.
+        has_points: whether test time may read the points of a latent in place of its mean.
         can_drop: whether each token has a vector that training may drop.
         any_number: whether a call may say how many vectors a text gets, as `cuts`: the options share, vectors and place
             of `NVIB`.
@@ -120,6 +121,7 @@ class Bottleneck(nn.Module):
 
     has_prior: bool = True
     pooled: bool = False
+    has_points: bool = False
     can_drop: bool = False
     any_number: bool = False
 
@@ -314,6 +316,8 @@ class StridedBottleneck(GaussianBottleneck):
 
 class NVIBBottleneck(Bottleneck):
     """NVAE: the nonparametric bottleneck, with the choices of its configuration."""
+
+    has_points = True
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()

@@ -182,7 +182,7 @@ class AutoencoderTrainer(Trainer):
         metrics = evaluate_losses(model, self.validation)
         texts = self.validation[: self.bleu_sentences]
         metrics |= self._reconstruct(texts)
-        if model.config.bottleneck == "nvae" and model.decoder.reading == "mean":
+        if model.encoder.bottleneck.has_points and model.decoder.reading == "mean":
             with reading(model, "points"):
                 metrics["points_loss"] = evaluate_losses(model, self.validation)["loss"]
         self._warn(metrics, texts)
