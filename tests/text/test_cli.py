@@ -218,7 +218,10 @@ def test_text_that_is_too_long_is_one_line_in_a_process_of_its_own(trained):
     assert done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+@pytest.mark.parametrize(
+    "closed",
+    ["<&-", pytest.param(">&-", marks=pytest.mark.slow), pytest.param("2>&-", marks=pytest.mark.slow), "<&- >&- 2>&-"],
+)
 def test_commands_do_without_the_streams_that_the_caller_closed(closed, trained, data, tmp_path):
     nvib = f"{sys.executable} -m open_nvib"
     tiny = "--model.d_model=16 --optimiser.steps=1 --optimiser.batch_size=16 --watch.bleu_sentences=2"

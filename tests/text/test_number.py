@@ -72,6 +72,7 @@ def by_brute_force(model, text, places):
 
 
 def test_the_search_is_brute_force_by_real_decoding(run, texts):
+    texts = texts[::3]
     found = find_needed(run.model, texts)
     expected = [by_brute_force(run.model, text, PLACES) for text in texts]
     assert found.vectors.tolist() == [number for number, _, _ in expected]
