@@ -39,7 +39,7 @@ def reconstruct(cells: list[Cell]) -> Texts:
 
 
 def compare(first: Texts, second: Texts) -> dict[str, dict[str, Any]]:
-    """Compare two rows on each partition, over the seeds that both have."""
+    """Compare two rows on each partition, over the seeds that both have; they must have one in common."""
     found = {}
     for partition, ours in first.items():
         seeds = sorted(ours.keys() & second[partition].keys())
