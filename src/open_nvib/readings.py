@@ -16,6 +16,8 @@ from open_nvib._checks import check
 from open_nvib.attention import DenoisingAttention
 from open_nvib.process import Posterior
 
+MOVED = 0.05  # attention that the mean may give the prior's component beyond what samples give it
+
 
 def likelihood_gap(
     u: Float[Tensor, "*#batch queries p"],
@@ -63,8 +65,12 @@ class ReadingComparison:
 
     @property
     def mean_agrees(self) -> bool:
-        """Whether the mean is no farther from the average of samples than one sample is."""
-        return self.mean_distance <= self.sample_distance
+        """Whether the mean is no farther from the average of samples than one sample is, nor drawn to the prior.
+
+        Drawn to the prior: the prior's component gets over 0.05 of attention more from the mean than from samples.
+        """
+        moved = self.mean_prior_weight - self.sample_prior_weight
+        return self.mean_distance <= self.sample_distance and moved <= MOVED
 
 
 @torch.no_grad()

@@ -52,23 +52,35 @@ def test_points_are_the_mean_without_noise():
     torch.testing.assert_close(attention(query, wide.points()), attention(query, sure))
 
 
-def test_the_mean_parts_from_samples_where_the_query_is_long():
-    """Queries of norm 50 and sure components: the mean gives the prior what no sample gives it."""
+def compare(norm: float, log_sigma: float) -> nv.ReadingComparison:
+    """Compare the readings with queries of a norm, and an attention whose four matrices are the identity."""
     torch.manual_seed(3)
-    attention, latent = nv.DenoisingAttention(P), posterior(-3.0)
+    attention, latent = nv.DenoisingAttention(P), posterior(log_sigma)
     with torch.no_grad():
         for linear in (attention.to_query, attention.to_key, attention.to_value, attention.to_output):
             linear.weight.copy_(torch.eye(P))
     query = torch.randn(BATCH, QUERIES, P)
-    short, long = (query * norm / query.norm(dim=-1, keepdim=True) for norm in (1.0, 50.0))
-    torch.testing.assert_close(attention.latent_queries(long)[:, 0], long)
-    near = nv.compare_readings(attention, short, latent, samples=200)
-    far = nv.compare_readings(attention, long, latent, samples=200)
+    query *= norm / query.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(attention.latent_queries(query)[:, 0], query)
+    return nv.compare_readings(attention, query, latent, samples=200)
+
+
+def test_the_mean_parts_from_samples_where_the_query_is_long():
+    """Queries of norm 50 and sure components: the mean gives the prior what no sample gives it."""
+    near, far = compare(1.0, -3.0), compare(50.0, -3.0)
     assert near.mean_agrees
     assert not far.mean_agrees
     assert near.gap < 3 < far.gap
     assert far.mean_prior_weight > 0.9 > far.sample_prior_weight
     assert far.points_distance < far.mean_distance
+
+
+def test_a_mean_that_attends_to_the_prior_does_not_agree():
+    """Noisy samples are far from their average, too; the prior's component tells the mean apart from them."""
+    found = compare(10.0, -1.0)
+    assert found.mean_distance < found.sample_distance
+    assert found.mean_prior_weight > found.sample_prior_weight + 0.05
+    assert not found.mean_agrees
 
 
 def test_compare_readings_needs_two_samples():
