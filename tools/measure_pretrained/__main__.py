@@ -24,7 +24,7 @@ def main() -> None:
     parser.add_argument("what", choices=[*measurements, "tables"])
     parser.add_argument("--count", type=int, default=100, help="sentences of identity, translations")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1], help="shares of labels for sentiment")
-    for name in ("minilm", "opus", "smollm2", "pairs", "reviews", "snli"):
+    for name in ("minilm", "opus", "t5", "smollm2", "pairs", "reviews", "snli"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--output", required=True)
     arguments = parser.parse_args()
@@ -32,7 +32,7 @@ def main() -> None:
         print("\n".join(tables(Path(arguments.output)).values()))
         return
     needed = {
-        "identity": ("minilm", "opus", "smollm2", "pairs"),
+        "identity": ("minilm", "opus", "t5", "smollm2", "pairs"),
         "sentiment": ("minilm", "reviews"),
         "retrieval": ("minilm", "snli"),
     }

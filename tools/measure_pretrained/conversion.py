@@ -21,11 +21,11 @@ def identity(material: Material) -> dict[str, Any]:
     """Compare logits, or hidden states, of converted models with the original's."""
     found: dict[str, Any] = {}
     rows = material.rest[: material.arguments.count]
-    for name in ("minilm", "opus", "smollm2"):
+    for name in ("minilm", "opus", "t5", "smollm2"):
         model, converted, tokenizer = getattr(material, name)()
         batch = dict(tokenizer([pair[name != "opus"] for pair in rows], return_tensors="pt", padding=True))
         real = batch["attention_mask"].bool()
-        if name == "opus":
+        if model.config.is_encoder_decoder:
             batch["decoder_input_ids"] = model.generate(**batch, num_beams=1, max_length=32)
             real = torch.ones_like(batch["decoder_input_ids"], dtype=torch.bool)
         units = [module.tau_unit.item() for module in converted.modules() if hasattr(module, "tau_unit")]

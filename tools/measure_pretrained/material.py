@@ -6,7 +6,14 @@ import random
 from pathlib import Path
 from typing import Any
 
-from transformers import AutoModel, AutoModelForCausalLM, AutoTokenizer, MarianMTModel, MarianTokenizer
+from transformers import (
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    AutoTokenizer,
+    MarianMTModel,
+    MarianTokenizer,
+)
 
 from open_nvib.pretrained import convert
 
@@ -33,13 +40,16 @@ class Material:
         return model, MarianMTModel.from_pretrained(kept), tokenizer
 
     def minilm(self) -> tuple[Any, Any, Any]:
-        tokenizer = AutoTokenizer.from_pretrained(self.arguments.minilm)
-        model = AutoModel.from_pretrained(self.arguments.minilm)
-        return model, convert(model, [text for _, text in self.calibration], tokenizer=tokenizer), tokenizer
+        return self.of_english(AutoModel, self.arguments.minilm)
 
     def smollm2(self) -> tuple[Any, Any, Any]:
-        tokenizer = AutoTokenizer.from_pretrained(self.arguments.smollm2)
-        model = AutoModelForCausalLM.from_pretrained(self.arguments.smollm2)
+        return self.of_english(AutoModelForCausalLM, self.arguments.smollm2)
+
+    def t5(self) -> tuple[Any, Any, Any]:
+        return self.of_english(AutoModelForSeq2SeqLM, self.arguments.t5)
+
+    def of_english(self, kind: Any, path: str) -> tuple[Any, Any, Any]:
+        tokenizer, model = AutoTokenizer.from_pretrained(path), kind.from_pretrained(path)
         return model, convert(model, [text for _, text in self.calibration], tokenizer=tokenizer), tokenizer
 
 

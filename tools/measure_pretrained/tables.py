@@ -45,7 +45,12 @@ def infinite(number: float | str) -> str:
 
 def identity(found: dict[str, Any]) -> Rows:
     taus = ("inf", "10", "5")
-    titles = {"minilm": "MiniLM", "opus": "OPUS-MT, all 18 attentions", "smollm2": "SmolLM2, all 30 attentions"}
+    titles = {
+        "minilm": "MiniLM",
+        "opus": "OPUS-MT, all 18 attentions",
+        "t5": "flan-T5, all 24 attentions",
+        "smollm2": "SmolLM2, all 30 attentions",
+    }
     return [["", *(f"τ_α = {infinite(tau)}" for tau in taus)]] + [
         [titles[name], *(f"{cell[f'tau_alpha={tau}']:.0e}".replace("e-0", "e-").replace("0e+00", "0") for tau in taus)]
         for name, cell in found.items()
