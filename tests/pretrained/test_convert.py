@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from tiny import FAMILIES, GENERATING, ROTARY, calibration, distance, inputs, outputs, tiny
 from torch.distributions import Normal
 from transformers import (
@@ -234,6 +235,22 @@ def test_a_saved_model_opens_as_it_was(family, tmp_path):
     with torch.no_grad():
         nvibs(again)[0][1].to_log_alpha.weight.zero_()
     assert distance(outputs(model, batch), outputs(again, batch)) < 1e-5
+
+
+def test_a_head_of_its_own_survives(tmp_path):
+    """T5 1.1 and flan-T5 have a head that is not the embedding: transformers ties it unless a file has both."""
+    model = tiny("t5", feed_forward_proj="gated-gelu", tie_word_embeddings=False)
+    state = {name: values.clone() for name, values in model.state_dict().items() if "embed_tokens" not in name}
+    save_file(state | {"lm_head.weight": torch.randn_like(state["lm_head.weight"])}, tmp_path / "model.safetensors")
+    model.config.save_pretrained(tmp_path)
+    model = type(model).from_pretrained(tmp_path)
+    assert not torch.equal(model.lm_head.weight, model.shared.weight)
+    converted, batch = convert(model, calibration(model)), inputs(model, 0)
+    converted.save_pretrained(tmp_path / "converted")
+    again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path / "converted")
+    for each in (converted, again):
+        each.set_tau(alpha=math.inf)
+        assert distance(outputs(model, batch), outputs(each, batch)) < 1e-5
 
 
 def test_copies_and_pickles_have_dials_of_their_own():
