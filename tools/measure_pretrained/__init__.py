@@ -3,7 +3,8 @@
 usage: python -m tools.measure_pretrained identity|translations|cost|noise --minilm DIR --opus DIR --pairs TSV
                                           [--t5 DIR --smollm2 DIR, of identity]
                                           --output DIR [--count N]
-       python -m tools.measure_pretrained sentiment --minilm DIR --reviews DIR --output DIR [--shares 0.1 1]
+       python -m tools.measure_pretrained sentiment --minilm DIR --reviews DIR --output DIR
+                                          [--shares 0.1 1] [--seeds 0 1]
        python -m tools.measure_pretrained retrieval --minilm DIR --snli DIR --output DIR
        python -m tools.measure_pretrained tables --output DIR
 

@@ -24,6 +24,7 @@ def main() -> None:
     parser.add_argument("what", choices=[*measurements, "tables"])
     parser.add_argument("--count", type=int, default=100, help="sentences of identity, translations")
     parser.add_argument("--shares", type=float, nargs="+", default=[0.1], help="shares of labels for sentiment")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4], help="seeds of sentiment")
     for name in ("minilm", "opus", "t5", "smollm2", "pairs", "reviews", "snli"):
         parser.add_argument(f"--{name}")
     parser.add_argument("--output", required=True)

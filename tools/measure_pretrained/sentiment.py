@@ -36,7 +36,6 @@ FROZEN = 3
 """Layers that are not trained, of six."""
 
 STEPS = {0.1: 100, 1.0: 560}
-SEEDS = {0.1: 5, 1.0: 3}
 TESTS = ("film", "amazon", "nyt", "tweets")
 
 
@@ -291,7 +290,7 @@ def sentiment(arguments: Any) -> dict[str, Any]:
             if accuracy > best:
                 chosen[method], best = setting, accuracy
     for share in arguments.shares:
-        for seed in range(SEEDS[share]):
+        for seed in arguments.seeds:
             for setting in chosen.values():
                 run(setting, share, seed)
     return found
