@@ -24,8 +24,8 @@ class NVIBTrainer(Trainer):
     def __init__(
         self,
         *args: Any,
-        lambda_g: float = 0.01,
-        lambda_d: float = 0.01,
+        lambda_g: float = 0.001,
+        lambda_d: float = 0.001,
         layer_weights: list[float] | None = None,
         **kwargs: Any,
     ) -> None:

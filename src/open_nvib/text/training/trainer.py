@@ -279,7 +279,7 @@ def find_troubles(metrics: dict[str, float], bare_bleu: float | None, *, drops: 
             f"{metrics['points_loss']:.2f}. Set model.reading to points: docs/theory.md says why."
         )
     if drops and metrics["kept"] > 0.999:
-        found["all kept"] = "all vectors are kept: raise lambda_d, or lower delta, to drop some."
+        found["all kept"] = "all vectors are kept: set loss.keep_share for fewer, see docs/faq.md."
     if drops and metrics["kept"] < 0.001:
         found["all dropped"] = "all vectors are dropped: lower lambda_d, or raise delta, to keep some."
     return found
