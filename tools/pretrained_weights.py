@@ -74,7 +74,7 @@ def write_smollm2(output: Path) -> None:
 
 def write_flan_t5(output: Path) -> None:
     """Write flan-t5-small, tuned to write titles, with its tokenizer."""
-    import onnx
+    import onnx  # pyright: ignore[reportMissingImports]
     from safetensors.torch import save_file
     from transformers import PreTrainedTokenizerFast, T5Config
 
@@ -91,7 +91,8 @@ def write_flan_t5(output: Path) -> None:
     tokenizer.save_pretrained(output)
     save_file({name: values.contiguous() for name, values in state.items()}, output / "model.safetensors")
     sizes: dict[str, Any] = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
-    config = T5Config(vocab_size=32128, decoder_start_token_id=0, feed_forward_proj="gated-gelu", **sizes).to_dict()
+    sizes |= {"vocab_size": 32128, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"}
+    config = T5Config(**sizes).to_dict()
     config |= {"architectures": ["T5ForConditionalGeneration"], "tie_word_embeddings": False}  # as in T5 1.1
     del config["scale_decoder_outputs"]
     (output / "config.json").write_text(json.dumps(config, indent=2) + "\n")
@@ -99,7 +100,7 @@ def write_flan_t5(output: Path) -> None:
 
 def onnx_state(graph: Any) -> dict[str, torch.Tensor]:
     """Name the weights of a quantised half of a T5 as `T5ForConditionalGeneration` does, and take them to float32."""
-    from onnx.numpy_helper import to_array
+    from onnx.numpy_helper import to_array  # pyright: ignore[reportMissingImports]
 
     stored = {tensor.name: to_array(tensor) for tensor in graph.initializer}
     layers = {

@@ -72,6 +72,12 @@ class Moments:
         self.sums = [a + b for a, b in zip(self.sums, sums, strict=True)] if self.sums else sums
         self.count += len(x)
 
+    @property
+    def varies(self) -> bool:
+        """Whether the vectors differ, beyond rounding."""
+        mean, square = (each / self.count for each in self.sums[:2])
+        return bool((square - mean.square()).sum() > 1e-9 * square.sum())
+
     def prior(self) -> EmpiricalPrior:
         """Compute the prior of all vectors so far."""
         if self.count < 2:

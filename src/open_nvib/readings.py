@@ -90,6 +90,8 @@ def compare_readings(
     check("compare_readings", **readable, samples=(samples, int))
     if samples < 2:
         raise ValueError(f"compare_readings: samples is {samples}, expected at least 2.")
+    if not query.numel():
+        raise ValueError(f"compare_readings: query has the shape {tuple(query.shape)}, expected at least one query.")
     drawn = [posterior.sample(generator=generator) for _ in range(samples)]
     outputs = torch.stack([attention(query, sample) for sample in drawn])
     shares = torch.stack([attention.weights(query, sample) for sample in drawn]).mean(0)  # (batch, heads, queries, n)
@@ -103,7 +105,9 @@ def compare_readings(
 
     mean, points = posterior.mean(), posterior.points()
     u = attention.latent_queries(query)  # (batch, heads, queries, p)
-    gaps = likelihood_gap(u, mean.mu.unsqueeze(1), mean.log_sigma.unsqueeze(1), d=attention.d)
+    dtype = torch.promote_types(u.dtype, mean.mu.dtype)
+    u, mu, log_sigma = (x.to(dtype) for x in (u, mean.mu.unsqueeze(1), mean.log_sigma.unsqueeze(1)))
+    gaps = likelihood_gap(u, mu, log_sigma, d=attention.d)
     return ReadingComparison(
         mean_distance=distance(attention(query, mean)),
         points_distance=distance(attention(query, points)),

@@ -86,3 +86,12 @@ def test_a_mean_that_attends_to_the_prior_does_not_agree():
 def test_compare_readings_needs_two_samples():
     with pytest.raises(ValueError, match="samples"):
         nv.compare_readings(nv.DenoisingAttention(P), torch.randn(BATCH, QUERIES, P), posterior(0.0), samples=1)
+
+
+def test_compare_readings_takes_half_precision_and_wants_a_query():
+    torch.manual_seed(4)
+    attention, nvib = nv.DenoisingAttention(8, 2).bfloat16(), nv.NVIB(8).bfloat16()
+    latent, query = nvib(torch.randn(BATCH, N, 8).bfloat16()), torch.randn(BATCH, QUERIES, 8).bfloat16()
+    assert math.isfinite(nv.compare_readings(attention, query, latent).gap)
+    with pytest.raises(ValueError, match="at least one query"):
+        nv.compare_readings(attention, query[:, :0], latent)

@@ -6,11 +6,24 @@ import math
 import pickle
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
+import jaxtyping
 import pytest
 import torch
 from safetensors.torch import save_file
-from tiny import FAMILIES, GENERATING, ROTARY, calibration, distance, inputs, outputs, tiny
+from tiny import (
+    FAMILIES,
+    GENERATING,
+    ROTARY,
+    calibration,
+    distance,
+    inputs,
+    outputs,
+    tiny,
+    word_texts,
+    word_tokenizer,
+)
 from torch.distributions import Normal
 from transformers import (
     AutoModel,
@@ -24,7 +37,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 from open_nvib import DenoisingAttention, ImpulseMixture
 from open_nvib.pretrained import NVIBConfig, convert, set_tau
 from open_nvib.pretrained import attention as pretrained_attention
-from open_nvib.pretrained.convert import PROJECTIONS, find_attentions, nvibs
+from open_nvib.pretrained.convert import PROJECTIONS, find_attentions, kept, nvib_kl, nvibs
 
 
 @pytest.fixture(scope="module", params=FAMILIES)
@@ -253,6 +266,86 @@ def test_a_head_of_its_own_survives(tmp_path):
         assert distance(outputs(model, batch), outputs(each, batch)) < 1e-5
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_threads_do_not_disturb_each_other(family):
+    model = tiny(family)
+    converted = convert(model, calibration(model), tau_alpha=0.5)
+    batches = [{"input_ids": inputs(model, seed)["input_ids"][:, : 13 - seed]} for seed in range(2)]
+    with torch.no_grad():
+        expected = [converted(**batch).logits for batch in batches]
+
+        def far(index: int) -> float:
+            return max(distance(expected[index], converted(**batches[index]).logits) for _ in range(60))
+
+        with ThreadPoolExecutor(2) as threads:
+            assert max(threads.map(torch.no_grad()(far), range(2))) < 1e-6
+
+
+def test_what_wraps_a_projection_is_not_lost():
+    class Adapter(torch.nn.Linear):
+        pass
+
+    def hooked(attention):
+        attention.value.register_forward_hook(lambda module, inputs, output: 2 * output)
+
+    def adapted(attention):
+        attention.value.__class__ = Adapter
+
+    for change, message in ((hooked, "value is a Linear with hooks"), (adapted, "value is a Adapter")):
+        model = tiny("bert")
+        change(find_attentions(model)[0][1])
+        with pytest.raises(ValueError, match=message):
+            convert(model, calibration(model))
+    model = tiny("bert")
+    model.config.quantization_config = object()
+    with pytest.raises(ValueError, match="quantised"):
+        convert(model, calibration(model))
+
+
+def test_weights_changed_through_data_reach_the_prior_component_with_eval():
+    model = tiny("bert")
+    converted = convert(model, calibration(model), tau_alpha=0.0)
+    batch = inputs(model, 0)
+    outputs(converted, batch)
+    for _, attention, _ in find_attentions(converted):
+        attention.value.weight.data.mul_(0.5)
+    expected = outputs(copy.deepcopy(converted), batch)
+    assert distance(expected, outputs(converted.eval(), batch)) < 1e-6
+    with torch.inference_mode():
+        inside = convert(tiny("bert"), calibration(model), tau_alpha=0.5)
+        assert inside(**batch).logits.isfinite().all()
+
+
+def test_nothing_overflows_in_half_precision():
+    model = tiny("gpt2")
+    batch = inputs(model, 0)
+    for tau_alpha in (-8.0, 1e5):
+        converted = convert(model, calibration(model), tau_alpha=tau_alpha, tau_sigma=0.1).half()
+        for mode in (True, False):
+            assert converted.train(mode)(**batch).logits[batch["attention_mask"].bool()].isfinite().all()
+
+
+def test_convert_leaves_the_tokenizer_and_every_mode_as_they_are():
+    model, tokenizer = tiny("bart").train(), word_tokenizer()
+    model.model.encoder.eval()
+    tokenizer.pad_token, tokenizer.eos_token = None, "word5"
+    converted = convert(model, word_texts(30), tokenizer=tokenizer)
+    assert tokenizer.pad_token is None
+    for each in (model, converted):
+        assert each.training
+        assert not each.model.encoder.training
+        assert not each.model.encoder.layers[0].self_attn.training
+        assert each.model.decoder.layers[0].encoder_attn.training
+    assert not converted.model.encoder.layers[0].self_attn.nvib.training
+    assert converted.model.decoder.layers[0].encoder_attn.nvib.training
+
+
+def test_texts_are_cut_to_the_positions_of_the_model():
+    for family in ("bert", "roberta", "gpt2"):
+        model = tiny(family)
+        assert convert(model, [" ".join(["word6", "word7"] * 60), *word_texts(30)], tokenizer=word_tokenizer())
+
+
 def test_copies_and_pickles_have_dials_of_their_own():
     model = tiny("bert")
     converted = convert(model, calibration(model))
@@ -304,7 +397,14 @@ def test_decoder_inputs_are_generated_if_they_are_missing():
     assert distance(outputs(model, inputs(model, 9)), outputs(converted, inputs(model, 9))) < 1e-3
 
 
-def test_bad_input_is_one_clear_line():
+@pytest.fixture
+def no_type_checks():
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", False)
+
+
+def test_bad_input_is_one_clear_line(no_type_checks):
     model = tiny("bert")
     data = calibration(model)
     converted = convert(model, data)
@@ -327,9 +427,19 @@ def test_bad_input_is_one_clear_line():
         "tau_sigma": lambda: converted.set_tau(alpha=1.0, sigma=-1.0),
         "not converted": lambda: set_tau(model, alpha=1.0),
         "with some of encoder": lambda: converted.set_tau(alpha=1.0, where=("encoder", "cross")),
+        "kept: .* not converted": lambda: kept(model),
+        "nvib_kl|layer_kl: .* not converted": lambda: nvib_kl(model),
+        "batch_size is 0": lambda: convert(model, data, batch_size=0),
+        "model is a str": lambda: convert("bert", data),  # pyright: ignore[reportArgumentType]
+        "calibration is a NoneType": lambda: convert(model, None),  # pyright: ignore[reportArgumentType]
+        "item_of_calibration is a Tensor": lambda: convert(model, [data[0]["input_ids"]]),  # pyright: ignore[reportArgumentType]
+        "input_ids has shape": lambda: convert(model, [{"input_ids": torch.arange(200)}]),
+        "has the token 97": lambda: convert(model, [{"input_ids": torch.arange(90, 98)[None]}]),
+        "the same text again": lambda: convert(model, [{"input_ids": torch.full((200, 1), 7)}]),
+        "alpha is a str": lambda: converted.set_tau(alpha="1"),
     }
     for message, call in wrong.items():
-        with pytest.raises(ValueError, match=message) as error:
+        with pytest.raises((ValueError, TypeError), match=message) as error:
             call()
         assert "\n" not in str(error.value)
     assert {nvib.tau_alpha for _, nvib in [*nvibs(rotary), *nvibs(converted)]} == {10.0}  # a mistake changes nothing

@@ -1,6 +1,7 @@
 """Fine-tuning of converted models: samples, the KL, and the Trainer."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from transformers import TrainingArguments
 
 from open_nvib import gaussian_kl
 from open_nvib.pretrained import NVIBTrainer, convert
-from open_nvib.pretrained.convert import find_attentions, nvibs
+from open_nvib.pretrained.convert import find_attentions, nvibs, with_decoder_mask
 
 
 @pytest.fixture(scope="module", params=[family for family in FAMILIES if family not in ROTARY])
@@ -125,6 +126,65 @@ def test_the_trainer_adds_the_kl(tmp_path):
     assert distance(outputs_of(converted, rows), outputs_of(again, rows)) < 1e-5
     with pytest.raises(ValueError, match="not converted"):
         NVIBTrainer(model=model, args=arguments, train_dataset=rows)
+
+
+def no_loss(outputs, labels, num_items_in_batch=None):
+    return 0 * outputs.logits.sum()
+
+
+@pytest.mark.parametrize("scaled", [None, False, "function"])
+def test_the_weight_of_the_kl_does_not_depend_on_accumulation(tmp_path, scaled):
+    """16 rows in one batch or in four: the logged loss is the same, since the KL is most of it."""
+    model = tiny("bert", kind="BertForSequenceClassification")
+    row = inputs(model, 0)["input_ids"][0]
+    rows = [{"input_ids": row, "labels": row[0] % 2} for _ in range(16)]  # alike: batches differ in the noise alone
+    losses = []
+    for steps in (1, 4):
+        converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.2)
+        settings: dict[str, Any] = {
+            "per_device_train_batch_size": 16 // steps,
+            "gradient_accumulation_steps": steps,
+            "max_steps": 1,
+        }
+        settings |= {"logging_steps": 1, "report_to": [], "save_strategy": "no", "use_cpu": True}
+        options: dict[str, Any] = {"compute_loss_func": no_loss} if scaled == "function" else {}
+        trainer = NVIBTrainer(
+            model=converted,
+            args=TrainingArguments(str(tmp_path), **settings),
+            train_dataset=rows,
+            lambda_g=100.0,
+            lambda_d=100.0,
+            **options,
+        )
+        if scaled is False:
+            trainer.loss_is_scaled_for_ga = False
+        trainer.train()
+        losses.append(trainer.state.log_history[0]["loss"])
+    assert losses[1] == pytest.approx(losses[0], rel=0.05)
+
+
+def test_padding_of_labels_is_not_real(tmp_path):
+    model = tiny("t5")
+    converted = convert(model, calibration(model), tau_alpha=0.3, tau_sigma=0.2).eval()
+    ids, labels = torch.randint(5, 90, (1, 9)), torch.randint(5, 90, (1, 4))
+    padded = torch.cat([labels, torch.full((1, 12), -100)], 1)
+    kls = []
+    for each in (labels, padded):
+        converted(**with_decoder_mask(converted, {"input_ids": ids, "labels": each}))
+        kls.append(torch.stack([kl.gaussian for kl in converted.layer_kl().values()]))
+    torch.testing.assert_close(*kls)
+
+
+def test_a_kl_that_checkpointing_cuts_off_is_refused():
+    model = tiny("gpt2")
+    converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.2).train()
+    converted.gradient_checkpointing_enable({"use_reentrant": True})
+    converted(**inputs(model, 0))
+    with pytest.raises(ValueError, match="use_reentrant"):
+        converted.nvib_kl()
+    converted.gradient_checkpointing_enable({"use_reentrant": False})
+    converted(**inputs(model, 0))
+    assert converted.nvib_kl().requires_grad
 
 
 @torch.no_grad()

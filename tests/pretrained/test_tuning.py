@@ -6,6 +6,7 @@ import shutil
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tiny import tiny, word_texts, word_tokenizer
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoModelForSequenceClassification, pipeline
 
@@ -22,6 +23,7 @@ from open_nvib.pretrained.tuning import (
     suggest_by_optuna,
     tune,
 )
+from open_nvib.store.files import InputError
 
 
 def fails(capsys, *arguments: object) -> str:
@@ -193,6 +195,47 @@ def test_mistakes_are_one_line(folder, tmp_path, capsys):
     assert "'2' is no label" in fails(capsys, "tune", folder / "bert", *labels)
     assert "workers is 0" in fails(capsys, "tune", folder / "bert", *labels, "--engine=processes", "--workers=0")
     assert not (tmp_path / "out").exists()
+    assert "at least 1" in fails(capsys, "tune", folder / "bart", "--pairs", pairs, "--trials", "0")
+    bert = shutil.copytree(folder / "bert-original", tmp_path / "bert")
+    weights = bert / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    command = ("convert", bert, "--texts", texts, "--output", tmp_path / "out")
+    assert "cannot be opened" in fails(capsys, *command)
+    shutil.copy(folder / "bert-original" / "model.safetensors", weights)
+    for file in bert.glob("tokenizer*"):
+        file.unlink()
+    assert "has no tokenizer" in fails(capsys, *command)
+    assert not (tmp_path / "out").exists()
+
+
+def test_infinity_is_a_dial_and_pairs_end_with_their_line(folder, tmp_path):
+    command = ["convert", folder / "bart-original", "--texts", folder / "texts.txt", "--output", tmp_path / "out"]
+    main([*map(str, command), "--tau-alpha", "inf"])
+    assert '"tau_alpha": "inf"' in (tmp_path / "out" / "config.json").read_text()
+    (tmp_path / "pairs.tsv").write_text("word5\u2028word6\tword7\n")
+    assert read_pairs(str(tmp_path / "pairs.tsv")) == [("word5\u2028word6", "word7")]
+
+
+def test_trials_of_other_weights_do_not_count(folder, tmp_path):
+    model = shutil.copytree(folder / "bert", tmp_path / "model")
+    pairs = read_pairs(str(folder / "labels.tsv"))
+
+    def search() -> float:
+        (trial,) = tune(str(model), pairs, Serial(), metric="accuracy", trials=1, say=print)
+        assert isinstance(trial, Trial)
+        return trial.score
+
+    first = search()
+    state = load_file(model / "model.safetensors")
+    save_file({name: -x if "classifier" in name else x for name, x in state.items()}, model / "model.safetensors")
+    assert search() == pytest.approx(1 - first)
+    lines = model / TRIALS
+    lines.write_text(lines.read_text().removesuffix("\n"))  # a last line that lost its end is still a line
+    assert len(read_trials(lines)) == 2
+    assert lines.read_text().endswith("\n")
+    lines.write_bytes(b"\xff")
+    with pytest.raises(InputError, match="UTF-8"):
+        search()
 
 
 def test_the_config_on_disk_is_plain_json(folder):

@@ -374,7 +374,7 @@ def convert(
     texts: str,
     output: str,
     where: Sequence[Literal["encoder", "cross", "decoder"]] = (),
-    tau_alpha: float = 10.0,
+    tau_alpha: float | Literal["inf"] = 10.0,
     tau_sigma: float = 0.0,
 ) -> None:
     """Put NVIB into a pretrained model of transformers.
@@ -391,7 +391,7 @@ def convert(
     lines = _texts((), texts)
     from open_nvib.pretrained.tuning import convert_model
 
-    dials = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma}
+    dials = {"tau_alpha": float(tau_alpha), "tau_sigma": tau_sigma}
     print(f"{output}: {convert_model(model, lines, output, where=where, **dials)}")
 
 
@@ -415,7 +415,7 @@ def tune(
         model: a directory that `nvib convert` wrote
         pairs: a file with a text, a tab and its translation, or its label, on each line
         metric: what to raise; chrf and bleu are of translations, accuracy is that of a classifier
-        trials: number of settings in all, with those of earlier searches; the first is the original model
+        trials: number of settings in all, with those of earlier searches; in the first, the dials are off
         sampler: random, or optuna if it is installed
         seed: the same seed gives the same settings
         where: sections to search; all that are converted if not given

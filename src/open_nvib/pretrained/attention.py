@@ -16,6 +16,7 @@ linear in x; for the prior's component they are, with the norm's factor for its 
 """
 
 import math
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -62,6 +63,18 @@ class PriorComponent:
         return torch.einsum("bhqd,hde->bhqe", q.to(self.matrices.dtype), self.matrices)
 
 
+class Passed(threading.local):
+    """What one part of a forward pass leaves for another, in each thread: several may call one model."""
+
+    vectors: tuple[Tensor, Tensor, Tensor] | None = None  # hidden states, what replaces them, biases of keys
+    query: Tensor | None = None  # before rotation
+    seen: tuple[Tensor, Tensor | None] | None = None  # hidden states and mask of the last forward pass
+
+    def __reduce__(self) -> tuple[type["Passed"], tuple[()]]:
+        """Copy as a new one: tensors inside a graph cannot be copied."""
+        return Passed, ()
+
+
 class AttentionNVIB(IdentityNVIB):
     """The NVIB of one attention, which its projections and `nvib_attention` share.
 
@@ -95,14 +108,17 @@ class AttentionNVIB(IdentityNVIB):
         self.heads, self.groups, self.head_size, self.scale = heads, groups, head_size, scale
         self.section, self.rotary, self.key_name, self.value_name = section, rotary, key_name, value_name
         self.observer: Callable[..., None] | None = None
-        self.vectors: tuple[Tensor, Tensor, Tensor] | None = None  # hidden states, what replaces them, biases of keys
-        self.query: Tensor | None = None  # before rotation
-        self.seen: tuple[Tensor, Tensor | None] | None = None  # hidden states and mask of the last forward pass
+        self.passed = Passed()
         self._component: tuple[Any, PriorComponent] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what the last forward pass left behind: tensors inside a graph cannot be copied."""
-        return self.__dict__ | dict.fromkeys(("observer", "vectors", "query", "seen", "_component"))
+        """Leave out what can be computed again."""
+        return self.__dict__ | dict.fromkeys(("observer", "_component"))
+
+    def train(self, mode: bool = True) -> Any:
+        """Also forget the prior's component: weights that were changed through `.data` tell nobody."""
+        self._component = None
+        return super().train(mode)
 
     def set_tau(self, *, alpha: float | None = None, sigma: float | None = None, delta: float | None = None) -> None:
         """Change τ_α, τ_σ or Δ; what is not given stays. With rotary keys τ_σ is 0."""
@@ -118,8 +134,8 @@ class AttentionNVIB(IdentityNVIB):
         """Whether a sample is drawn: in training, if there is noise to draw."""
         return self.training and self.tau_sigma > 0 and self.has_prior
 
-    def read(self, x: Tensor) -> Tensor:
-        """Return the vectors to project in place of x, and remember them with the biases of their keys, (batch, n).
+    def read(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return the vectors to project in place of x and the biases of their keys, (batch, n), and remember them.
 
         The bias is log π − ‖z‖²/2√d of a sample, or log α − μ·m/2√d of the mean, without what all tokens share.
         """
@@ -135,23 +151,21 @@ class AttentionNVIB(IdentityNVIB):
             bias = learned + 0.5 * self.scale * (x.to(learned.dtype).square() @ r.to(learned.dtype))
         else:
             z, bias = x, learned
-        self.vectors = x, z, bias
-        return z
+        self.passed.vectors = x, z, bias
+        return z, bias
 
     def take(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what `read` made of x, the vectors and the biases of their keys, and forget it."""
-        if self.vectors is None or self.vectors[0] is not x:
-            self.read(x)
-        assert self.vectors is not None
-        _, z, bias = self.vectors
-        self.seen, self.vectors = (x, None), None
+        left = self.passed.vectors
+        z, bias = left[1:] if left is not None and left[0] is x else self.read(x)
+        self.passed.seen, self.passed.vectors = (x, None), None
         return z, bias
 
     def take_query(self, attention: nn.Module) -> Tensor | None:
         """Return the query before rotation, (batch, heads, queries, d), and forget it; None if nothing is rotated."""
-        if self.query is None:
+        if self.passed.query is None:
             return None
-        query, self.query = self.query.unflatten(-1, (-1, self.head_size)), None
+        query, self.passed.query = self.passed.query.unflatten(-1, (-1, self.head_size)), None
         norm = getattr(attention, "q_norm", None)
         return (query if norm is None else norm(query)).transpose(1, 2)
 
@@ -159,17 +173,19 @@ class AttentionNVIB(IdentityNVIB):
         """Compute the prior's component: a sample for each text, or its Gaussian, kept while nothing changes."""
         key, value = (getattr(attention, name) for name in (self.key_name, self.value_name))
         (w_k, b_k), (w_v, b_v) = key.weight_of("key"), value.weight_of("value")
+        if w_k.is_meta or w_v.is_meta:
+            raise ValueError("weights of a converted model are offloaded, expected in memory. Load it without offload.")
         if self.samples:
             z = self.prior_mu.to(w_k.dtype).expand(batch, 1, -1)
             z = z + self.prior_log_sigma.exp().to(z.dtype) * normal_like(z, None)
             bias = self._log_gamma(torch.ones_like(z[:, 0, 0])) - self.height(z)[:, 0]
             return PriorComponent(self._split(F.linear(z, w_k, b_k)), self._split(F.linear(z, w_v, b_v)), bias, None)
         norm = getattr(attention, "k_norm", None)
-        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+        parts = [key.weight, value.weight, key.bias, value.bias, self.log_sigma_factor, *self.buffers()]
+        tensors = [x for x in (*parts, getattr(norm, "weight", None)) if x is not None]
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or any(x.is_inference() for x in tensors):
             return self._mean_component(w_k, b_k, w_v, b_v, norm)
-        tensors = [key.weight, value.weight, key.bias, value.bias, self.log_sigma_factor, *self.buffers()]
-        tensors += [] if norm is None else [norm.weight]
-        state = self.tau_alpha, self.tau_sigma, *((x.data_ptr(), x._version) for x in tensors if x is not None)
+        state = self.tau_alpha, self.tau_sigma, *((x.data_ptr(), x._version) for x in tensors)
         if self._component is None or self._component[0] != state:
             self._component = state, self._mean_component(w_k, b_k, w_v, b_v, norm)
         return self._component[1]
@@ -251,9 +267,9 @@ class Projection(nn.Module):
             weight, bias = self.weight_of(part)
             if part == "query":
                 results.append(F.linear(x, weight, bias))
-                nvib.query = results[-1] if nvib.rotary else None
+                nvib.passed.query = results[-1] if nvib.rotary else None
             elif part == "key":
-                results.append(F.pad(F.linear(nvib.read(x), weight, bias), (0, nvib.head_size)))
+                results.append(F.pad(F.linear(nvib.read(x)[0], weight, bias), (0, nvib.head_size)))
             else:
                 z, key_bias = nvib.take(x)
                 values = F.linear(z, weight, bias)
@@ -289,8 +305,8 @@ def nvib_attention(
     unrotated = nvib.take_query(module)
     if attention_mask is None and causal and query.shape[2] > 1:
         attention_mask = query.new_ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool).tril()
-    if nvib.seen is not None:
-        nvib.seen = nvib.seen[0], attention_mask
+    if nvib.passed.seen is not None:
+        nvib.passed.seen = nvib.passed.seen[0], attention_mask
     if nvib.observer is not None:
         nvib.observer(module, query, query if unrotated is None else unrotated, key, attention_mask, position_bias)
     mask = _with_position_bias(attention_mask, position_bias, key.dtype)
@@ -356,7 +372,8 @@ def attend(
 
 
 def _two_parts(x: Tensor, dtype: torch.dtype) -> Tensor:
-    """Split x into its rounded value and the remainder, (…, 2)."""
+    """Split x into its rounded value and the remainder, (…, 2). What the dtype cannot hold is its largest number."""
+    x = x.clamp(torch.finfo(dtype).min, torch.finfo(dtype).max)
     rounded = x.to(dtype)
     return torch.stack([rounded, (x - rounded).to(dtype)], -1)
 

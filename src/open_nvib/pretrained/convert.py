@@ -4,12 +4,14 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
+from transformers.pytorch_utils import Conv1D
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
 from transformers.quantizers.base import HfQuantizer
 from transformers.utils.quantization_config import QuantizationConfigMixin
@@ -50,6 +52,9 @@ MIN_TOKENS = 100
 TAU_ALPHA_OFF = 10.0
 """The τ_α at which the prior's component has at most PRIOR_WEIGHT_OFF of the weight of any query of the calibration."""
 PRIOR_WEIGHT_OFF = 1e-5
+
+IGNORED = -100
+"""A label that is none, as in transformers."""
 
 MAX_NEW_TOKENS = 64
 """Tokens that a decoder generates for each text of a calibration without decoder inputs."""
@@ -130,9 +135,12 @@ def convert(
         delta: Δ, the pseudo-count that the prior expects of each token, for the KL.
         batch_size: number of texts in a batch, if texts are given.
     """
+    check("convert", model=(model, PreTrainedModel), calibration=(calibration, Iterable), batch_size=(batch_size, int))
     kind = type(model).__name__
     if is_converted(model):
         raise ValueError(f"convert: model is a converted {kind}, expected one that is not. Use set_tau.")
+    if getattr(model.config, "quantization_config", None) is not None:
+        raise ValueError(f"convert: model is a quantised {kind}, expected one with ordinary weights.")
     if isinstance(calibration, (str, Mapping)):
         raise ValueError("convert: calibration is one text or one batch, expected a list of texts or of batches.")
     chosen = _check_where("convert", where, SECTIONS)
@@ -144,9 +152,12 @@ def convert(
     dials = {"tau_alpha": tau_alpha, "tau_sigma": tau_sigma, "delta": delta}
     install(converted, NVIBConfig(dict.fromkeys(found, dials)))  # refuses dials that are wrong
     set_tau(converted, alpha=math.inf, sigma=0.0)
-    _calibrate(converted, list(_batches(model, calibration, tokenizer, batch_size)))
+    _calibrate(converted, list(_batches(converted, calibration, tokenizer, batch_size)))
     set_tau(converted, alpha=tau_alpha, sigma=tau_sigma)
-    return converted.train(model.training)
+    modes = {name: module.training for name, module in model.named_modules()}
+    for name, module in converted.named_modules():
+        module.training = modes.get(name, modes.get(name.partition(".nvib")[0], module.training))
+    return converted
 
 
 def _check_where(function: str, where: Sequence[str], available: Collection[str]) -> list[str]:
@@ -176,10 +187,12 @@ def find_attentions(model: nn.Module) -> list[tuple[str, Any, str]]:
 
 def install(model: PreTrainedModel, config: NVIBConfig) -> None:
     """Replace the projections of the attentions of a model in place, and keep the conversion in its config."""
-    for _, attention, section in find_attentions(model):
+    for path, attention, section in find_attentions(model):
         if section not in config.sections:
             continue
         projections = PROJECTIONS[type(attention).__name__]
+        for name in projections:
+            _check_plain(f"{path}.{name}", getattr(attention, name))
         if section == "cross" and "c_attn" in projections:
             projections = {"c_attn": ("key", "value")}
         names = {part: name for name, parts in projections.items() for part in parts}
@@ -214,6 +227,14 @@ def install(model: PreTrainedModel, config: NVIBConfig) -> None:
         setattr(model, function.__name__, partial(function, model))
 
 
+def _check_plain(name: str, projection: Any) -> None:
+    """Refuse a projection that computes more than its weight and bias say."""
+    hooks = projection._forward_hooks or projection._forward_pre_hooks
+    if type(projection) not in (nn.Linear, Conv1D) or hooks:
+        got = f"is a {type(projection).__name__}{' with hooks' if hooks else ''}"
+        raise ValueError(f"convert: {name} {got}, expected a plain linear layer. Merge adapters into it first.")
+
+
 def set_tau(
     model: PreTrainedModel,
     *,
@@ -228,10 +249,12 @@ def set_tau(
         raise ValueError(f"set_tau: model is a {type(model).__name__} that is not converted. Call convert first.")
     sections = list(config.sections) if where is None else _check_where("set_tau", where, config.sections)
     given = {"tau_alpha": alpha, "tau_sigma": sigma, "delta": delta}
-    taus = {name: float(value) for name, value in given.items() if value is not None}
+    taus = {name: value for name, value in given.items() if value is not None}
+    for name, value in taus.items():
+        check("set_tau", **{name: (value, Real)})
     for section in sections:
         _set(model, section, **taus)
-        config.sections[section].update(taus)
+        config.sections[section].update({name: float(value) for name, value in taus.items()})
 
 
 def nvib_kl(
@@ -261,7 +284,18 @@ def nvib_kl(
 
 def layer_kl(model: PreTrainedModel, form: KLForm = "expected") -> dict[str, KL]:
     """Compute the KL of each converted attention in the last forward pass, for each text, by the attention's name."""
-    return {name: nvib.posterior(*observed(name, nvib)).kl(form) for name, nvib in nvibs(model)}
+    trains = any(parameter.requires_grad for parameter in model.get_input_embeddings().parameters())
+    wants_gradients = torch.is_grad_enabled() and model.is_gradient_checkpointing and trains
+    kls = {}
+    for name, nvib in _converted("layer_kl", model):
+        x, real = observed(name, nvib)
+        if wants_gradients and nvib.training and not x.requires_grad:
+            raise ValueError(
+                f"layer_kl: {name} of the converted model was computed without gradients, so that its KL has none. "
+                f"Give gradient_checkpointing_kwargs={{'use_reentrant': False}}."
+            )
+        kls[name] = nvib.posterior(x, real).kl(form)
+    return kls
 
 
 def kept(model: PreTrainedModel, threshold: float = 1.0) -> dict[str, Float[Tensor, " batch"]]:
@@ -272,7 +306,7 @@ def kept(model: PreTrainedModel, threshold: float = 1.0) -> dict[str, Float[Tens
     """
     check("kept", threshold=(threshold, "number; > 0"))
     shares = {}
-    for name, nvib in nvibs(model):
+    for name, nvib in _converted("kept", model):
         x, real = observed(name, nvib)
         with torch.no_grad():
             above = real & (nvib.log_alpha(x) > math.log(threshold)) if nvib.has_prior else real
@@ -286,11 +320,18 @@ def nvibs(model: nn.Module) -> list[tuple[str, AttentionNVIB]]:
     return [(name.removesuffix(".nvib"), module) for name, module in found]
 
 
+def _converted(function: str, model: nn.Module) -> list[tuple[str, AttentionNVIB]]:
+    """Find the NVIBs of a model, or raise a ValueError if it has none."""
+    if not (found := nvibs(model)):
+        raise ValueError(f"{function}: model is a {type(model).__name__} that is not converted. Call convert first.")
+    return found
+
+
 def observed(name: str, nvib: AttentionNVIB) -> tuple[Tensor, Tensor]:
     """Return the hidden states of the last forward pass (batch, n, p), and which of them are real (batch, n)."""
-    if nvib.seen is None:
-        raise ValueError(f"{name} of the converted model has seen no input. Call the model first.")
-    x, mask = nvib.seen
+    if nvib.passed.seen is None:
+        raise ValueError(f"{name} of the converted model has seen no input. Call the model first, in this thread.")
+    x, mask = nvib.passed.seen
     return x, _real(mask, x)
 
 
@@ -316,9 +357,14 @@ def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
         nvib.observer = partial(_observe_moments, moments[name])
     for batch in batches:
         model(**batch)
-    fewest = min(each.count for each in moments.values())
-    if fewest < MIN_TOKENS:
+    few = {name: each.count for name, each in moments.items() if each.count < MIN_TOKENS}
+    if few and len(few) < len(moments):
+        raise ValueError(f"convert: {next(iter(few))} takes no part in these inputs. Leave its section out of where.")
+    if few:
+        fewest = min(few.values())
         raise ValueError(f"convert: calibration has {fewest} tokens, expected at least {MIN_TOKENS}. Give more texts.")
+    if any(not each.varies for each in moments.values()):
+        raise ValueError("convert: calibration has the same text again and again, expected different ones.")
     largest: dict[str, Tensor] = {}
     for name, nvib in nvibs(model):
         nvib.set_prior(moments[name].prior(), tau_unit=0.0)
@@ -326,7 +372,7 @@ def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
     for batch in batches:
         model(**batch)
     for name, nvib in nvibs(model):
-        nvib.observer = nvib.seen = None
+        nvib.observer = nvib.passed.seen = None
         floor = (largest[name].item() - math.log(PRIOR_WEIGHT_OFF)) / TAU_ALPHA_OFF
         nvib.set_prior(moments[name].prior(), tau_unit=max(MIN_TAU_UNIT, floor))
 
@@ -334,7 +380,7 @@ def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
 def _observe_moments(
     moments: Moments, attention: Any, query: Tensor, unrotated: Tensor, key: Tensor, mask: Tensor | None, _: Any
 ) -> None:
-    x = attention.nvib.seen[0]
+    x = attention.nvib.passed.seen[0]
     moments.add(x[_real(mask, x)])
 
 
@@ -367,48 +413,77 @@ def _batches(
     model: PreTrainedModel, calibration: Batches, tokenizer: PreTrainedTokenizerBase | None, size: int
 ) -> Iterator[dict[str, Any]]:
     """Yield inputs of the model on its device; texts are tokenised, and missing decoder inputs are generated."""
-    for batch in _tokenised(calibration, tokenizer, size):
+    for batch in _tokenised(model, calibration, tokenizer, size):
         inputs = {name: x.to(model.device) if isinstance(x, Tensor) else x for name, x in batch.items()}
+        _check_ids(model, inputs.get("input_ids"))
         if model.config.is_encoder_decoder and not {"decoder_input_ids", "decoder_inputs_embeds", "labels"} & set(
             inputs
         ):
             inputs |= _decoder_inputs(model, inputs)
-        yield inputs
+        yield with_decoder_mask(model, inputs)
 
 
-def _tokenised(calibration: Batches, tokenizer: PreTrainedTokenizerBase | None, size: int) -> Iterator[dict[str, Any]]:
+def _check_ids(model: PreTrainedModel, ids: Tensor | None) -> None:
+    if ids is None:
+        return
+    check("convert", input_ids=(ids, "int batch n"))
+    if (size := getattr(model.config, "vocab_size", None)) is not None and (largest := int(ids.max())) >= size:
+        raise ValueError(
+            f"convert: input_ids has the token {largest}, but {size} is the size of the model's vocabulary."
+        )
+
+
+def with_decoder_mask(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Mask the decoder's padding, where labels end with -100, if nothing else does: the KL is of real tokens."""
+    labels = inputs.get("labels")
+    if not model.config.is_encoder_decoder or "decoder_attention_mask" in inputs:
+        return inputs
+    if not isinstance(labels, Tensor) or labels.dim() != 2:
+        return inputs
+    real = (labels != IGNORED).flip(1).cumsum(1).flip(1) > 0
+    real[:, 0] = True  # no text is empty
+    return inputs | {"decoder_attention_mask": real.long()}
+
+
+def _tokenised(
+    model: PreTrainedModel, calibration: Batches, tokenizer: PreTrainedTokenizerBase | None, size: int
+) -> Iterator[dict[str, Any]]:
     texts: list[str] = []
     for item in calibration:
-        if not isinstance(item, str):
+        if isinstance(item, Mapping):
             yield dict(item)
             continue
+        check("convert", item_of_calibration=(item, str, "Give texts, or dictionaries of tensors."))
         if tokenizer is None:
             raise ValueError("convert: calibration has texts, expected model inputs, or a tokenizer for the texts.")
         texts.append(item)
         if len(texts) == size:
-            yield encode_texts(tokenizer, texts)
+            yield encode_texts(model, tokenizer, texts)
             texts = []
     if texts and tokenizer is not None:
-        yield encode_texts(tokenizer, texts)
+        yield encode_texts(model, tokenizer, texts)
 
 
-def encode_texts(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> dict[str, Any]:
+def encode_texts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> dict[str, Any]:
     """Tokenise texts to inputs of a model, padded and cut to its length."""
+    config: Any = model.config
+    unused = config.pad_token_id + 1 if config.model_type == "roberta" else 0
+    longest = getattr(config, "max_position_embeddings", tokenizer.model_max_length) - unused
     if tokenizer.pad_token_id is None:  # GPT-2 has none; what pads is masked
-        tokenizer = copy.copy(tokenizer)
+        tokenizer = copy.deepcopy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token
-    return dict(tokenizer(list(texts), padding=True, truncation=True, return_tensors="pt"))
+    longest = min(longest, tokenizer.model_max_length)
+    return dict(tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt"))
 
 
 def _decoder_inputs(model: Any, inputs: dict[str, Any]) -> dict[str, Any]:
     if not model.can_generate():
         mask = {} if "attention_mask" not in inputs else {"decoder_attention_mask": inputs["attention_mask"]}
         return {"decoder_input_ids": inputs["input_ids"], **mask}
-    was_training = model.training
-    ids = generate_greedily(model.eval(), inputs, MAX_NEW_TOKENS)
-    model.train(was_training)
-    real = ids != model.config.pad_token_id
-    real[:, 0] = True  # the start, which is the padding's token in some models
+    ids = generate_greedily(model, inputs, MAX_NEW_TOKENS)
+    real = torch.ones_like(ids, dtype=torch.bool)
+    if (pad := model.generation_config.pad_token_id) is not None:
+        real[:, 1:] = ids[:, 1:] != pad  # the start is the padding's token in some models
     return {"decoder_input_ids": ids, "decoder_attention_mask": real.long()}
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from open_nvib.pretrained.convert import is_converted, nvib_kl
+from open_nvib.pretrained.convert import is_converted, nvib_kl, with_decoder_mask
 
 
 class NVIBTrainer(Trainer):
@@ -48,13 +48,19 @@ class NVIBTrainer(Trainer):
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
         """Add the KL to the loss of the task while the model trains."""
+        inputs = with_decoder_mask(self._converted, inputs)
         loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
         if model.training:
             kl = nvib_kl(self._converted, **self.weights)
             self._kl_sum, self._kl_count = self._kl_sum.to(kl.device) + kl.detach(), self._kl_count + 1
-            accumulates = num_items_in_batch is not None and self.model_accepts_loss_kwargs
-            loss = loss + (kl / self.current_gradient_accumulation_steps if accumulates else kl)
+            loss = loss + (kl / self.current_gradient_accumulation_steps if self._is_scaled(num_items_in_batch) else kl)
         return (loss, outputs) if return_outputs else loss
+
+    def _is_scaled(self, num_items_in_batch: Tensor | int | None) -> bool:
+        """Whether the loss is divided by the steps that are accumulated already; the Trainer divides it otherwise."""
+        given = getattr(self, "loss_is_scaled_for_ga", None)
+        counts = self.model_accepts_loss_kwargs and num_items_in_batch is not None
+        return (counts or self.compute_loss_func is not None) if given is None else given
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Log the mean KL since the last time, beside the training loss."""

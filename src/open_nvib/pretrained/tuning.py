@@ -4,6 +4,7 @@ import hashlib
 import json
 import math
 import random
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import lru_cache
@@ -45,6 +46,7 @@ class Trial:
     pairs: str
     taus: dict[str, dict[str, Any]]
     score: float
+    model: str = ""
 
     @property
     def settings(self) -> Taus:
@@ -69,6 +71,7 @@ class TrialJob(Job):
     batch_size: int
     number: int
     taus: Taus
+    weights: str
 
     def __str__(self) -> str:
         return f"trial {self.number}"
@@ -85,7 +88,7 @@ class TrialJob(Job):
             section: {name: "inf" if value == math.inf else value for name, value in values.items()}
             for section, values in self.taus.items()
         }
-        return Trial(self.number, self.metric, digest(self.pairs), written, score())
+        return Trial(self.number, self.metric, digest(self.pairs), written, score(), self.weights)
 
     def failed(self, error: BaseException) -> FailedTrial:
         return FailedTrial(self.number, reason_of(error))
@@ -102,10 +105,13 @@ def open_model(path: str) -> tuple[Any, Any]:
         kind = getattr(transformers, name, None)
         if kind is None:
             raise InputError(f"{path}: its config names the class {name!r}, expected one of transformers.")
-        return kind.from_pretrained(path), AutoTokenizer.from_pretrained(path)
-    except (OSError, ValueError, ImportError) as error:
-        if isinstance(error, InputError):
-            raise
+        model, tokenizer = kind.from_pretrained(path), AutoTokenizer.from_pretrained(path)
+        if len(tokenizer) <= len(tokenizer.all_special_ids):
+            raise InputError(f"{path}: has no tokenizer, expected one beside the model. Save it there.")
+        return model, tokenizer
+    except InputError:
+        raise
+    except Exception as error:  # of transformers, safetensors and tokenizers: each has its own
         raise InputError(f"{path}: cannot be opened as a model with its tokenizer ({in_one_line(error)}).") from error
 
 
@@ -123,8 +129,14 @@ def convert_model(
         converted = convert(model, lines, tokenizer=tokenizer, where=tuple(where) or SECTIONS, **taus)
     except ValueError as error:
         raise InputError(in_one_line(error)) from error
-    converted.save_pretrained(target)
-    tokenizer.save_pretrained(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".nvib-", dir=target.parent) as folder:  # whole, or not there at all
+        whole = Path(folder) / "model"
+        converted.save_pretrained(whole)
+        tokenizer.save_pretrained(whole)
+        if target.exists():
+            target.rmdir()
+        whole.rename(target)
     return f"{type(converted).__name__}: {', '.join(converted.config.quantization_config.sections)}"
 
 
@@ -143,8 +155,9 @@ def tune(
 ) -> Iterator[Trial | FailedTrial]:
     """Search τ_α and τ_σ of each section with forward passes alone; yields each trial, best is the highest score.
 
-    Trial 0 is the original model. Trials are lines of `tune.jsonl` in the model's directory: a search that was
-    interrupted goes on with those that are missing, and with more `trials` it goes further.
+    In trial 0 all these dials are off. Sections that are not searched stay as they are. Trials are lines of
+    `tune.jsonl` in the model's directory: a search that was interrupted goes on with those that are missing, and with
+    more `trials` it goes further.
 
     Args:
         path: directory of a converted model, which all workers of the engine must see.
@@ -158,6 +171,8 @@ def tune(
         batch_size: number of texts in a batch.
         say: takes a line of progress.
     """
+    if trials < 1:
+        raise InputError(f"--trials: got {trials}, expected at least 1.")
     _open_scorer.cache_clear()
     model, _ = _open_scorer(path, metric, tuple(pairs), batch_size)
     config = model.config.quantization_config
@@ -167,7 +182,9 @@ def tune(
     dials = [name for name in RANGES if name == "tau_alpha" or not any(nvib.rotary for _, nvib in nvibs(model))]
     suggest = suggest_by_optuna if sampler == "optuna" else suggest_at_random
     file = Path(path).expanduser() / TRIALS
-    done = [trial for trial in read_trials(file) if (trial.metric, trial.pairs) == (metric, digest(pairs))]
+    weights = fingerprint(path, {name: taus for name, taus in config.sections.items() if name not in sections})
+    same = metric, digest(pairs), weights
+    done = [trial for trial in read_trials(file) if (trial.metric, trial.pairs, trial.model) == same]
     if any(set(trial.taus) != set(sections) for trial in done):
         raise InputError(f"{file}: has trials of other sections. Remove it, or give the same --where.")
     yield from (trial for trial in done if trial.number < trials)
@@ -177,7 +194,9 @@ def tune(
         while missing:
             numbers, missing = missing[:at_once], missing[at_once:]
             taus = suggest(seed, numbers, [f"{section} {dial}" for section in sections for dial in dials], done)
-            jobs = [TrialJob(path, metric, tuple(pairs), batch_size, number, taus[number]) for number in numbers]
+            jobs = [
+                TrialJob(path, metric, tuple(pairs), batch_size, number, taus[number], weights) for number in numbers
+            ]
             for outcome in engine.run(jobs, say=say):
                 if isinstance(outcome, Trial):
                     done.append(outcome)
@@ -250,12 +269,28 @@ def digest(pairs: Sequence[tuple[str, str]]) -> str:
     return hashlib.sha256(json.dumps([list(pair) for pair in pairs]).encode()).hexdigest()[:12]
 
 
+def fingerprint(path: str, taus: Taus) -> str:
+    """Compute a short name of the weights of a model, and of dials that stay as they are."""
+    found = hashlib.sha256(repr(sorted(taus.items())).encode())
+    for file in sorted(Path(path).expanduser().glob("*.safetensors")):
+        with file.open("rb") as data:
+            while block := data.read(2**20):
+                found.update(block)
+    return found.hexdigest()[:12]
+
+
 def read_trials(file: Path) -> list[Trial]:
     """Read the trials of a search; none if there is no file. A last line that was cut off is left out."""
     if not file.exists():
         return []
     found = []
-    lines = file.read_text(encoding="utf-8").splitlines()
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file}: is no UTF-8 text ({in_one_line(error)}). Remove it.") from error
+    lines = text.splitlines()
+    if lines and not text.endswith("\n"):
+        file.write_text(text + "\n", encoding="utf-8")
     for number, line in enumerate(lines, 1):
         try:
             found.append(Trial(**json.loads(line)))
@@ -269,11 +304,11 @@ def read_trials(file: Path) -> list[Trial]:
 def read_pairs(file: str) -> list[tuple[str, str]]:
     """Read lines of input, tab, what is expected."""
     try:
-        lines = Path(file).expanduser().read_text(encoding="utf-8").splitlines()
+        text = Path(file).expanduser().read_text(encoding="utf-8").removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{file}: cannot be read as text ({in_one_line(error)}). Give a UTF-8 text file.") from error
     pairs = []
-    for number, line in enumerate(lines, 1):
+    for number, line in enumerate(text.split("\n") if text else (), 1):
         parts = line.split("\t")
         if len(parts) != 2 or not all(part.strip() for part in parts):
             raise InputError(
@@ -311,15 +346,15 @@ def _open_scorer(
     return model, lambda: compute(_generate(model, tokenizer, inputs, batch_size), [expected]).score
 
 
-def _batches(tokenizer: Any, texts: Sequence[str], size: int) -> Iterator[dict[str, Any]]:
+def _batches(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> Iterator[dict[str, Any]]:
     for first in range(0, len(texts), size):
-        yield encode_texts(tokenizer, texts[first : first + size])
+        yield encode_texts(model, tokenizer, texts[first : first + size])
 
 
 @torch.no_grad()
 def _generate(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> list[str]:
     found = []
-    for batch in _batches(tokenizer, texts, size):
+    for batch in _batches(model, tokenizer, texts, size):
         ids = generate_greedily(model, batch, MAX_NEW_TOKENS)
         found += tokenizer.batch_decode(ids, skip_special_tokens=True)
     return found
@@ -327,5 +362,5 @@ def _generate(model: Any, tokenizer: Any, texts: Sequence[str], size: int) -> li
 
 @torch.no_grad()
 def _accuracy(model: Any, tokenizer: Any, texts: Sequence[str], labels: Sequence[int], size: int) -> float:
-    found = [model(**batch).logits.argmax(-1) for batch in _batches(tokenizer, texts, size)]
+    found = [model(**batch).logits.argmax(-1) for batch in _batches(model, tokenizer, texts, size)]
     return (torch.cat(found) == torch.tensor(labels)).float().mean().item()
