@@ -468,11 +468,11 @@ def encode_texts(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tex
     """Tokenise texts to inputs of a model, padded and cut to its length."""
     config: Any = model.config
     unused = config.pad_token_id + 1 if config.model_type == "roberta" else 0
-    longest = getattr(config, "max_position_embeddings", tokenizer.model_max_length) - unused
+    positions = getattr(config, "max_position_embeddings", None)  # T5 has none
+    longest = None if positions is None else min(positions - unused, tokenizer.model_max_length)
     if tokenizer.pad_token_id is None:  # GPT-2 has none; what pads is masked
         tokenizer = copy.deepcopy(tokenizer)
         tokenizer.pad_token = tokenizer.eos_token
-    longest = min(longest, tokenizer.model_max_length)
     return dict(tokenizer(list(texts), padding=True, truncation=True, max_length=longest, return_tensors="pt"))
 
 
