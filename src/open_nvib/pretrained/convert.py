@@ -284,8 +284,11 @@ def nvib_kl(
 
 def layer_kl(model: PreTrainedModel, form: KLForm = "expected") -> dict[str, KL]:
     """Compute the KL of each converted attention in the last forward pass, for each text, by the attention's name."""
-    trains = any(parameter.requires_grad for parameter in model.get_input_embeddings().parameters())
-    wants_gradients = torch.is_grad_enabled() and model.is_gradient_checkpointing and trains
+    wants_gradients = (
+        torch.is_grad_enabled()
+        and model.is_gradient_checkpointing
+        and any(parameter.requires_grad for parameter in model.get_input_embeddings().parameters())
+    )
     kls = {}
     for name, nvib in _converted("layer_kl", model):
         x, real = observed(name, nvib)
