@@ -1,15 +1,19 @@
-"""Draw recall at 10 over the bytes of a text, from the cells of `tools.measure_pretrained retrieval`.
+"""Draw the figures of pretrained models from what `tools.measure_pretrained` wrote.
 
-python -m tools.figures_of_docs.pretrained docs/results/pretrained/retrieval.json docs/results/pretrained/retrieval.svg
+python -m tools.figures_of_docs.pretrained docs/results/pretrained
+
+`retrieval`: recall at 10 over the bytes of a text. `curve`: BLEU of OPUS-MT over the dials of each section.
 """
 
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Any
 
 from open_nvib.report.figures.style import LOOKS, canvas, style, to_svg
 from open_nvib.text.drawing import BLUE, MUTED, ORANGE, PAPER, VERMILION
+from tools.measure_pretrained.noise import CURVE, ORIGINAL, name
 
 LINES = {
     "Ward": ("Ward pooling", BLUE, "s"),
@@ -46,7 +50,31 @@ def draw_retrieval(found: dict[str, Any]) -> str:
         return to_svg(figure)
 
 
+def draw_curve(found: dict[str, Any]) -> str:
+    """Draw a line for each section over each dial, on clean sources and, dashed, on noisy ones."""
+    colours = {"encoder": BLUE, "cross": ORANGE, "decoder": LOOKS["NVAE"].colour}
+    original = found[name(ORIGINAL)]
+    with style():
+        figure, axes = canvas(3.4, width=7.2, columns=2)
+        for place, (dial, values) in zip(axes, CURVE.items(), strict=True):
+            for section, colour in colours.items():
+                for part, line in (("clean", "-o"), ("noisy", "--o")):
+                    settings = [(section, x, 0.0) if dial == "tau_alpha" else (section, math.inf, x) for x in values]
+                    bleu = [found[name(setting)][part]["bleu"] for setting in settings]
+                    label = f"{section}, {part}" if dial == "tau_alpha" else None
+                    place.plot(values, bleu, line, color=colour, markersize=3.5, linewidth=1.2, label=label)
+            for part in ("clean", "noisy"):
+                label = "the original" if (dial, part) == ("tau_alpha", "clean") else None
+                place.axhline(original[part]["bleu"], color=MUTED, linestyle=":", linewidth=1, label=label)
+            place.set(xlabel={"tau_alpha": "τ_α", "tau_sigma": "τ_σ"}[dial], ylabel="BLEU", ylim=(0, None))
+        axes[0].invert_xaxis()
+        figure.legend(loc="outside upper center", ncols=4)
+        return to_svg(figure)
+
+
 if __name__ == "__main__":
-    if len(sys.argv) != 3:
+    if len(sys.argv) != 2:
         sys.exit(__doc__)
-    Path(sys.argv[2]).write_text(draw_retrieval(json.loads(Path(sys.argv[1]).read_text())))
+    for title, draw in {"retrieval": draw_retrieval, "curve": draw_curve}.items():
+        file = Path(sys.argv[1]) / f"{title}.json"
+        file.with_suffix(".svg").write_text(draw(json.loads(file.read_text())))

@@ -1,6 +1,6 @@
 """Measure converted models with real weights, each measurement to a JSON file.
 
-usage: python -m tools.measure_pretrained identity|translations|cost|noise --minilm DIR --opus DIR --pairs TSV
+usage: python -m tools.measure_pretrained identity|translations|cost|curve|noise --minilm DIR --opus DIR --pairs TSV
                                           [--t5 DIR --smollm2 DIR, of identity]
                                           --output DIR [--count N]
        python -m tools.measure_pretrained sentiment --minilm DIR --reviews DIR --output DIR

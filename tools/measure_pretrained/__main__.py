@@ -11,14 +11,14 @@ from transformers.utils import logging
 import tools.measure_pretrained as package
 from tools.measure_pretrained.conversion import cost, identity, translations
 from tools.measure_pretrained.material import Material
-from tools.measure_pretrained.noise import noise
+from tools.measure_pretrained.noise import curve, noise
 from tools.measure_pretrained.retrieval import retrieval
 from tools.measure_pretrained.sentiment import sentiment
 from tools.measure_pretrained.tables import tables
 
 
 def main() -> None:
-    sentences = {function.__name__: function for function in (identity, translations, cost, noise)}
+    sentences = {function.__name__: function for function in (identity, translations, cost, curve, noise)}
     measurements: dict[str, Any] = sentences | {"sentiment": sentiment, "retrieval": retrieval}
     parser = argparse.ArgumentParser(description=package.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=[*measurements, "tables"])

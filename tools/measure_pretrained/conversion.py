@@ -112,7 +112,7 @@ def training_ratio(model: Any, converted: Any, batch: Any) -> dict[str, float]:
     return found
 
 
-def median_ratio(first: Any, second: Any, turns: int = 9) -> float:
+def median_ratio(first: Any, second: Any, turns: int = 25) -> float:
     """Time two functions in turn, and divide the medians."""
 
     def seconds(run: Any) -> float:

@@ -1,7 +1,8 @@
-"""Turn the dials of OPUS-MT for noisy sources: choose a setting on some sentences, and test it on others."""
+"""Turn the dials of OPUS-MT for noisy sources: the curve; and a setting, chosen on some sentences, tested on others."""
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,11 @@ NOISES = (0.05, 0.1, 0.2, 0.3)
 TAUS = ((1.0, 0.0), (0.0, 0.0), (math.inf, 0.2))
 ORIGINAL = ("none", math.inf, 0.0)
 SETTINGS = [(section, *taus) for section in ("encoder", "cross", "decoder") for taus in TAUS]
-CHOICE, TEST = slice(-60, None), slice(2000, 2300)
-"""Sentences to choose with, and to test; neither is of the calibration."""
+CURVE = {"tau_alpha": (10.0, 5.0, 3.0, 2.0, 1.0, 0.0, -1.0), "tau_sigma": (0.1, 0.2, 0.4)}
+"""Values of each dial on the curve of each section; the other dial is off."""
+
+CHOICE, TEST, CURVE_ROWS = slice(-60, None), slice(2000, 2300), slice(-160, -60)
+"""Sentences to choose with, to test, and of the curve; none is of the calibration."""
 
 CHOICE_NOISE = 0.2
 """Noise of the sentences to choose with."""
@@ -27,37 +31,19 @@ MAX_LOSS = 0.3
 
 
 Setting = tuple[str, float, float]
+Translator = Callable[[Setting, list[str]], list[str]]
 
 
 def noise(material: Material) -> dict[str, Any]:
     """Choose the setting with the best BLEU on noisy sources of those that lose little on clean ones, and test it."""
     file = Path(material.arguments.output) / "noise.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"choice": {}, "test": {}}
-    model, converted, tokenizer = material.opus()
-
-    def outputs(setting: Setting, sources: list[str]) -> list[str]:
-        section, alpha, sigma = setting
-        if section == "none":
-            return translate(model, tokenizer, sources, beams=1, size=32)
-        converted.set_tau(alpha=math.inf, sigma=0.0)
-        converted.set_tau(alpha=alpha, sigma=sigma, where=(section,))
-        return translate(converted, tokenizer, sources, beams=1, size=32)
+    outputs = translator(material)
 
     def save() -> None:
         file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
 
-    rows = material.rest[CHOICE]
-    sources, targets = [source for source, _ in rows], [target for _, target in rows]
-    noisy = [add_noise(source, CHOICE_NOISE, seed) for seed, source in enumerate(sources)]
-    for setting in [ORIGINAL, *SETTINGS]:
-        if name(setting) in found["choice"]:
-            continue
-        found["choice"][name(setting)] = {
-            "sentences": len(rows),
-            "clean": scores(outputs(setting, sources), targets),
-            "noisy": scores(outputs(setting, noisy), targets),
-        }
-        save()
+    score_settings(outputs, material.rest[CHOICE], [ORIGINAL, *SETTINGS], found["choice"], save)
     found["chosen"] = choose(found["choice"])
 
     rows = material.rest[TEST]
@@ -78,6 +64,53 @@ def noise(material: Material) -> dict[str, Any]:
             found["test"][name(setting)]["against the original"] = against
         save()
     return found
+
+
+def curve(material: Material) -> dict[str, Any]:
+    """Score each section over the values of one dial, on clean and on noisy sources."""
+    file = Path(material.arguments.output) / "curve.json"
+    found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
+
+    def save() -> None:
+        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+
+    settings = [ORIGINAL]
+    for section in ("encoder", "cross", "decoder"):
+        settings += [(section, alpha, 0.0) for alpha in CURVE["tau_alpha"]]
+        settings += [(section, math.inf, sigma) for sigma in CURVE["tau_sigma"]]
+    score_settings(translator(material), material.rest[CURVE_ROWS], settings, found, save)
+    return found
+
+
+def translator(material: Material) -> Translator:
+    """Return a function that translates sources greedily with a setting of the dials."""
+    model, converted, tokenizer = material.opus()
+
+    def outputs(setting: Setting, sources: list[str]) -> list[str]:
+        section, alpha, sigma = setting
+        if section == "none":
+            return translate(model, tokenizer, sources, beams=1, size=32)
+        converted.set_tau(alpha=math.inf, sigma=0.0)
+        converted.set_tau(alpha=alpha, sigma=sigma, where=(section,))
+        return translate(converted, tokenizer, sources, beams=1, size=32)
+
+    return outputs
+
+
+def score_settings(
+    outputs: Translator, rows: list[tuple[str, str]], settings: list[Setting], found: dict[str, Any], save: Any
+) -> None:
+    """Score the settings that are not in `found` yet, on the sentences and with noise."""
+    sources, targets = [source for source, _ in rows], [target for _, target in rows]
+    noisy = [add_noise(source, CHOICE_NOISE, seed) for seed, source in enumerate(sources)]
+    for setting in settings:
+        if name(setting) not in found:
+            found[name(setting)] = {
+                "sentences": len(rows),
+                "clean": scores(outputs(setting, sources), targets),
+                "noisy": scores(outputs(setting, noisy), targets),
+            }
+            save()
 
 
 def name(setting: Setting) -> str:
