@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tools.measure_pretrained.noise import NOISES, ORIGINAL, SETTINGS
+from tools.measure_pretrained.noise import NOISES, OF_CURVE, ORIGINAL, SETTINGS
 from tools.measure_pretrained.noise import name as name_of
 from tools.measure_pretrained.retrieval import NUMBERS
 from tools.measure_pretrained.sentiment import GRIDS, TESTS
@@ -40,7 +40,7 @@ def markdown(rows: Rows) -> str:
 
 
 def infinite(number: float | str) -> str:
-    return "∞" if float(number) == math.inf else f"{float(number):g}"
+    return "∞" if float(number) == math.inf else f"{float(number):g}".replace("-", "−")
 
 
 def identity(found: dict[str, Any]) -> Rows:
@@ -104,7 +104,7 @@ def elsewhere(cell: dict[str, Any]) -> float:
 
 
 def spread(values: list[float], sign: bool = False) -> str:
-    mean = f"{statistics.fmean(values):{'+' if sign else ''}.1f}".replace("-", "−")
+    mean = f"{round(statistics.fmean(values), 1) + 0.0:{'+' if sign else ''}.1f}".replace("-", "−")  # no −0.0
     return mean if len(values) < 2 else f"{mean} ± {statistics.stdev(values):.1f}"
 
 
@@ -136,7 +136,7 @@ def choice(found: dict[str, Any]) -> Rows:
 
 def noise(found: dict[str, Any]) -> Rows:
     """BLEU of the chosen settings on the sentences of the test, with the difference from the original's."""
-    settings = [each for each in SETTINGS if name_of(each) in found["test"]]
+    settings = [each for each in (*SETTINGS, OF_CURVE) if name_of(each) in found["test"]]
     titles = [f"{section}, τ_α = {infinite(alpha)}, τ_σ = {sigma:g}" for section, alpha, sigma in settings]
     rows = [["noise", "original", *(x for title in titles for x in (title, "difference (95 %)"))]]
     for level in (0.0, *NOISES):
