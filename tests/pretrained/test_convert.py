@@ -411,6 +411,7 @@ def test_bad_input_is_one_clear_line(no_type_checks):
     converted = convert(model, data)
     llama = tiny("llama")
     rotary = convert(llama, calibration(llama))
+    t5, ids = tiny("t5"), torch.arange(5, 65).view(20, 3).repeat(1, 4)
     opt = OPTModel(OPTConfig(vocab_size=9, hidden_size=8, num_hidden_layers=1, num_attention_heads=2, ffn_dim=8))
     wrong = {
         "is a converted BertForMaskedLM": lambda: convert(converted, data),
@@ -433,10 +434,11 @@ def test_bad_input_is_one_clear_line(no_type_checks):
         "batch_size is 0": lambda: convert(model, data, batch_size=0),
         "model is a str": lambda: convert("bert", data),  # pyright: ignore[reportArgumentType]
         "calibration is a NoneType": lambda: convert(model, None),  # pyright: ignore[reportArgumentType]
-        "item_of_calibration is a Tensor": lambda: convert(model, [data[0]["input_ids"]]),  # pyright: ignore[reportArgumentType]
+        "calibration_item is a Tensor": lambda: convert(model, [data[0]["input_ids"]]),  # pyright: ignore[reportArgumentType]
         "input_ids has shape": lambda: convert(model, [{"input_ids": torch.arange(200)}]),
         "has the token 97": lambda: convert(model, [{"input_ids": torch.arange(90, 98)[None]}]),
         "the same text again": lambda: convert(model, [{"input_ids": torch.full((200, 1), 7)}]),
+        "has 20 tokens": lambda: convert(t5, [{"input_ids": ids, "decoder_input_ids": ids[:, :1]}]),
         "alpha is a str": lambda: converted.set_tau(alpha="1"),
     }
     for message, call in wrong.items():

@@ -20,7 +20,7 @@ SETTINGS = [(section, *taus) for section in ("encoder", "cross", "decoder") for 
 CURVE = {"tau_alpha": (10.0, 5.0, 3.0, 2.0, 1.0, 0.0, -1.0), "tau_sigma": (0.1, 0.2, 0.4)}
 """Values of each dial on the curve of each section; the other dial is off."""
 
-OF_CURVE = ("cross", -1.0, 0.0)
+BEST_OF_CURVE = ("cross", -1.0, 0.0)
 """The setting of the curve that `choose` would take, which is tested like those of the choice."""
 
 CHOICE, TEST, CURVE_ROWS = slice(-60, None), slice(2000, 2300), slice(-160, -60)
@@ -53,7 +53,7 @@ def noise(material: Material) -> dict[str, Any]:
     targets = [target for _, target in rows]
     kept = file.with_name("noise-translations.json")  # large, and of use only for the comparison
     translated: dict[str, dict[str, list[str]]] = json.loads(kept.read_text()) if kept.exists() else {}
-    for setting in (ORIGINAL, *(each for each in SETTINGS if name(each) in found["chosen"]), OF_CURVE):
+    for setting in (ORIGINAL, *(each for each in SETTINGS if name(each) in found["chosen"]), BEST_OF_CURVE):
         cells = translated.setdefault(name(setting), {})
         for level in (0.0, *NOISES):
             if f"noise={level:g}" not in cells:

@@ -59,8 +59,8 @@ def encode(model: Any, tokenizer: Any, texts: list[str]) -> tuple[Vectors, Vecto
         rows = order[first : first + 64]
         batch = tokenizer([texts[i] for i in rows], padding=True, truncation=True, max_length=64, return_tensors="pt")
         states = model(**batch).last_hidden_state
-        assert nvib.passed.seen is not None
-        log_alpha = nvib.log_alpha(nvib.passed.seen[0])
+        assert nvib.handover.seen is not None
+        log_alpha = nvib.log_alpha(nvib.handover.seen[0])
         for i, row, height, mask in zip(rows, states, log_alpha, batch["attention_mask"].bool(), strict=True):
             hidden[i], heights[i] = row[mask].clone(), height[mask].clone()
     return [hidden[i] for i in range(len(texts))], [heights[i] for i in range(len(texts))]

@@ -7,7 +7,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from tools.measure_pretrained.noise import NOISES, OF_CURVE, ORIGINAL, SETTINGS
+from tools.measure_pretrained.noise import BEST_OF_CURVE, NOISES, ORIGINAL, SETTINGS
 from tools.measure_pretrained.noise import name as name_of
 from tools.measure_pretrained.retrieval import NUMBERS
 from tools.measure_pretrained.sentiment import GRIDS, TESTS
@@ -136,7 +136,7 @@ def choice(found: dict[str, Any]) -> Rows:
 
 def noise(found: dict[str, Any]) -> Rows:
     """BLEU of the chosen settings on the sentences of the test, with the difference from the original's."""
-    settings = [each for each in (*SETTINGS, OF_CURVE) if name_of(each) in found["test"]]
+    settings = [each for each in (*SETTINGS, BEST_OF_CURVE) if name_of(each) in found["test"]]
     titles = [f"{section}, τ_α = {infinite(alpha)}, τ_σ = {sigma:g}" for section, alpha, sigma in settings]
     rows = [["noise", "original", *(x for title in titles for x in (title, "difference (95 %)"))]]
     for level in (0.0, *NOISES):

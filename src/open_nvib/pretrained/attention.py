@@ -63,16 +63,16 @@ class PriorComponent:
         return torch.einsum("bhqd,hde->bhqe", q.to(self.matrices.dtype), self.matrices)
 
 
-class Passed(threading.local):
-    """What one part of a forward pass leaves for another, in each thread: several may call one model."""
+class Handover(threading.local):
+    """What one part of a forward pass hands to another. Each thread has its own: several may call one model."""
 
     vectors: tuple[Tensor, Tensor, Tensor] | None = None  # hidden states, what replaces them, biases of keys
     query: Tensor | None = None  # before rotation
     seen: tuple[Tensor, Tensor | None] | None = None  # hidden states and mask of the last forward pass
 
-    def __reduce__(self) -> tuple[type["Passed"], tuple[()]]:
+    def __reduce__(self) -> tuple[type["Handover"], tuple[()]]:
         """Copy as a new one: tensors inside a graph cannot be copied."""
-        return Passed, ()
+        return Handover, ()
 
 
 class AttentionNVIB(IdentityNVIB):
@@ -108,7 +108,7 @@ class AttentionNVIB(IdentityNVIB):
         self.heads, self.groups, self.head_size, self.scale = heads, groups, head_size, scale
         self.section, self.rotary, self.key_name, self.value_name = section, rotary, key_name, value_name
         self.observer: Callable[..., None] | None = None
-        self.passed = Passed()
+        self.handover = Handover()
         self._component: tuple[Any, PriorComponent] | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class AttentionNVIB(IdentityNVIB):
         return self.__dict__ | dict.fromkeys(("observer", "_component"))
 
     def train(self, mode: bool = True) -> Any:
-        """Also forget the prior's component: weights that were changed through `.data` tell nobody."""
+        """Also forget the prior's component: a change of weights through `.data` leaves no trace."""
         self._component = None
         return super().train(mode)
 
@@ -151,21 +151,21 @@ class AttentionNVIB(IdentityNVIB):
             bias = learned + 0.5 * self.scale * (x.to(learned.dtype).square() @ r.to(learned.dtype))
         else:
             z, bias = x, learned
-        self.passed.vectors = x, z, bias
+        self.handover.vectors = x, z, bias
         return z, bias
 
     def take(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """Return what `read` made of x, the vectors and the biases of their keys, and forget it."""
-        left = self.passed.vectors
+        left = self.handover.vectors
         z, bias = left[1:] if left is not None and left[0] is x else self.read(x)
-        self.passed.seen, self.passed.vectors = (x, None), None
+        self.handover.seen, self.handover.vectors = (x, None), None
         return z, bias
 
     def take_query(self, attention: nn.Module) -> Tensor | None:
         """Return the query before rotation, (batch, heads, queries, d), and forget it; None if nothing is rotated."""
-        if self.passed.query is None:
+        if self.handover.query is None:
             return None
-        query, self.passed.query = self.passed.query.unflatten(-1, (-1, self.head_size)), None
+        query, self.handover.query = self.handover.query.unflatten(-1, (-1, self.head_size)), None
         norm = getattr(attention, "q_norm", None)
         return (query if norm is None else norm(query)).transpose(1, 2)
 
@@ -267,7 +267,7 @@ class Projection(nn.Module):
             weight, bias = self.weight_of(part)
             if part == "query":
                 results.append(F.linear(x, weight, bias))
-                nvib.passed.query = results[-1] if nvib.rotary else None
+                nvib.handover.query = results[-1] if nvib.rotary else None
             elif part == "key":
                 results.append(F.pad(F.linear(nvib.read(x)[0], weight, bias), (0, nvib.head_size)))
             else:
@@ -305,8 +305,8 @@ def nvib_attention(
     unrotated = nvib.take_query(module)
     if attention_mask is None and causal and query.shape[2] > 1:
         attention_mask = query.new_ones(1, 1, query.shape[2], key.shape[2], dtype=torch.bool).tril()
-    if nvib.passed.seen is not None:
-        nvib.passed.seen = nvib.passed.seen[0], attention_mask
+    if nvib.handover.seen is not None:
+        nvib.handover.seen = nvib.handover.seen[0], attention_mask
     if nvib.observer is not None:
         nvib.observer(module, query, query if unrotated is None else unrotated, key, attention_mask, position_bias)
     mask = _with_position_bias(attention_mask, position_bias, key.dtype)

@@ -4,7 +4,6 @@ import copy
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from numbers import Real
 from typing import Any
 
 import torch
@@ -250,8 +249,6 @@ def set_tau(
     sections = list(config.sections) if where is None else _check_where("set_tau", where, config.sections)
     given = {"tau_alpha": alpha, "tau_sigma": sigma, "delta": delta}
     taus = {name: value for name, value in given.items() if value is not None}
-    for name, value in taus.items():
-        check("set_tau", **{name: (value, Real)})
     for section in sections:
         _set(model, section, **taus)
         config.sections[section].update({name: float(value) for name, value in taus.items()})
@@ -332,9 +329,9 @@ def _converted(function: str, model: nn.Module) -> list[tuple[str, AttentionNVIB
 
 def observed(name: str, nvib: AttentionNVIB) -> tuple[Tensor, Tensor]:
     """Return the hidden states of the last forward pass (batch, n, p), and which of them are real (batch, n)."""
-    if nvib.passed.seen is None:
+    if nvib.handover.seen is None:
         raise ValueError(f"{name} of the converted model has seen no input. Call the model first, in this thread.")
-    x, mask = nvib.passed.seen
+    x, mask = nvib.handover.seen
     return x, _real(mask, x)
 
 
@@ -360,11 +357,10 @@ def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
         nvib.observer = partial(_observe_moments, moments[name])
     for batch in batches:
         model(**batch)
-    few = {name: each.count for name, each in moments.items() if each.count < MIN_TOKENS}
-    if few and len(few) < len(moments):
-        raise ValueError(f"convert: {next(iter(few))} takes no part in these inputs. Leave its section out of where.")
-    if few:
-        fewest = min(few.values())
+    idle, fewest = [name for name, each in moments.items() if not each.count], min(x.count for x in moments.values())
+    if idle and len(idle) < len(moments):
+        raise ValueError(f"convert: {idle[0]} takes no part in these inputs. Leave its section out of where.")
+    if fewest < MIN_TOKENS:
         raise ValueError(f"convert: calibration has {fewest} tokens, expected at least {MIN_TOKENS}. Give more texts.")
     if any(not each.varies for each in moments.values()):
         raise ValueError("convert: calibration has the same text again and again, expected different ones.")
@@ -375,7 +371,7 @@ def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
     for batch in batches:
         model(**batch)
     for name, nvib in nvibs(model):
-        nvib.observer = nvib.passed.seen = None
+        nvib.observer = nvib.handover.seen = None
         floor = (largest[name].item() - math.log(PRIOR_WEIGHT_OFF)) / TAU_ALPHA_OFF
         nvib.set_prior(moments[name].prior(), tau_unit=max(MIN_TAU_UNIT, floor))
 
@@ -383,7 +379,7 @@ def _calibrate(model: PreTrainedModel, batches: list[dict[str, Any]]) -> None:
 def _observe_moments(
     moments: Moments, attention: Any, query: Tensor, unrotated: Tensor, key: Tensor, mask: Tensor | None, _: Any
 ) -> None:
-    x = attention.nvib.passed.seen[0]
+    x = attention.nvib.handover.seen[0]
     moments.add(x[_real(mask, x)])
 
 
@@ -431,9 +427,7 @@ def _check_ids(model: PreTrainedModel, ids: Tensor | None) -> None:
         return
     check("convert", input_ids=(ids, "int batch n"))
     if (size := getattr(model.config, "vocab_size", None)) is not None and (largest := int(ids.max())) >= size:
-        raise ValueError(
-            f"convert: input_ids has the token {largest}, but {size} is the size of the model's vocabulary."
-        )
+        raise ValueError(f"convert: input_ids has the token {largest}, expected below {size}, the model's vocabulary.")
 
 
 def with_decoder_mask(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[str, Any]:
@@ -456,7 +450,7 @@ def _tokenised(
         if isinstance(item, Mapping):
             yield dict(item)
             continue
-        check("convert", item_of_calibration=(item, str, "Give texts, or dictionaries of tensors."))
+        check("convert", calibration_item=(item, str, "Give texts, or dictionaries of tensors."))
         if tokenizer is None:
             raise ValueError("convert: calibration has texts, expected model inputs, or a tokenizer for the texts.")
         texts.append(item)

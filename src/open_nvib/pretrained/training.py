@@ -57,7 +57,7 @@ class NVIBTrainer(Trainer):
         return (loss, outputs) if return_outputs else loss
 
     def _is_scaled(self, num_items_in_batch: Tensor | int | None) -> bool:
-        """Whether the loss is divided by the steps that are accumulated already; the Trainer divides it otherwise."""
+        """Whether the loss is divided by the accumulated steps already. If not, the Trainer divides it."""
         given = getattr(self, "loss_is_scaled_for_ga", None)
         counts = self.model_accepts_loss_kwargs and num_items_in_batch is not None
         return (counts or self.compute_loss_func is not None) if given is None else given

@@ -1,6 +1,5 @@
 """Convert and tune models on disk: `nvib convert` and `nvib tune`."""
 
-import hashlib
 import json
 import math
 import random
@@ -19,7 +18,7 @@ from open_nvib.experiments.cell import reason_of
 from open_nvib.experiments.engines import Engine, Job
 from open_nvib.experiments.experiment import Say
 from open_nvib.pretrained.convert import SECTIONS, NVIBConfig, convert, encode_texts, generate_greedily, nvibs, set_tau
-from open_nvib.store.files import InputError, in_one_line
+from open_nvib.store.files import InputError, digest, digest_of_file, in_one_line
 
 Metric = Literal["chrf", "bleu", "accuracy"]
 Sampler = Literal["random", "optuna"]
@@ -46,7 +45,7 @@ class Trial:
     pairs: str
     taus: dict[str, dict[str, Any]]
     score: float
-    model: str = ""
+    weights: str = ""
 
     @property
     def settings(self) -> Taus:
@@ -184,7 +183,7 @@ def tune(
     file = Path(path).expanduser() / TRIALS
     weights = fingerprint(path, {name: taus for name, taus in config.sections.items() if name not in sections})
     same = metric, digest(pairs), weights
-    done = [trial for trial in read_trials(file) if (trial.metric, trial.pairs, trial.model) == same]
+    done = [trial for trial in read_trials(file) if (trial.metric, trial.pairs, trial.weights) == same]
     if any(set(trial.taus) != set(sections) for trial in done):
         raise InputError(f"{file}: has trials of other sections. Remove it, or give the same --where.")
     yield from (trial for trial in done if trial.number < trials)
@@ -264,19 +263,10 @@ def _place(name: str, taus: Taus) -> float:
     return 1 - OFF_SHARE / 2 if value == OFF[dial] else value / RANGES[dial] * (1 - OFF_SHARE)
 
 
-def digest(pairs: Sequence[tuple[str, str]]) -> str:
-    """Compute a short name of the pairs: scores of other pairs cannot be compared."""
-    return hashlib.sha256(json.dumps([list(pair) for pair in pairs]).encode()).hexdigest()[:12]
-
-
 def fingerprint(path: str, taus: Taus) -> str:
     """Compute a short name of the weights of a model, and of dials that stay as they are."""
-    found = hashlib.sha256(repr(sorted(taus.items())).encode())
-    for file in sorted(Path(path).expanduser().glob("*.safetensors")):
-        with file.open("rb") as data:
-            while block := data.read(2**20):
-                found.update(block)
-    return found.hexdigest()[:12]
+    files = sorted(Path(path).expanduser().glob("*.safetensors"))
+    return digest([taus, [digest_of_file(file) for file in files]])
 
 
 def read_trials(file: Path) -> list[Trial]:
