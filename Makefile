@@ -56,8 +56,8 @@ docs: $(READY) ## the documentation as a site, in site/; a warning is an error
 	$(BIN)/python -m zensical build --clean --strict
 
 figures: $(READY) ## draw the figures of the docs again
-	$(BIN)/python -m tools.figures_of_docs.gamma docs/figures/gamma_approximation.svg src/open_nvib/report/templates/gamma_approximation.svg
-	$(BIN)/python -m tools.figures_of_docs.attention docs/figures/denoising_attention.svg src/open_nvib/report/templates/denoising_attention.svg
+	$(BIN)/python -m tools.figures_of_docs.gamma docs/figures/gamma_approximation.svg
+	$(BIN)/python -m tools.figures_of_docs.attention docs/figures/denoising_attention.svg
 	cd docs/figures && ../../$(BIN)/python ../../tools/blocks.py ../tutorials/layer.md
 
 clean: ## remove the virtual environment and what the tools leave behind

@@ -1,9 +1,10 @@
-"""Speed and peak memory of denoising attention against `torch.nn.MultiheadAttention`, on one thread.
+"""Speed and peak memory of denoising attention and of self-attention over a mixture against torch's own, on one thread.
 
     python benchmarks/attention.py --output benchmarks/results.json
 
-The two run in turns and the table has ratios of medians, which a noisy machine disturbs little. Ordinary attention is
-called as a decoder would, without weights and without a mask, which is its fastest way.
+The two run in turns and the tables have ratios of medians, which a noisy machine disturbs little. Ordinary attention is
+called as a decoder would, without weights and without a mask, which is its fastest way. `MixtureSelfAttention` is
+compared with the `torch.nn.TransformerEncoderLayer` of the same sizes, whose test time is torch's fused layer.
 """
 
 import argparse
@@ -47,6 +48,20 @@ TRAIN_MEMORY_AT_MOST, TEST_MEMORY_AT_MOST = 1.5, 4.0
 
 
 @dataclass(frozen=True)
+class SelfCase:
+    """A shape of a set whose vectors attend to each other, with a feed-forward layer of 4·p."""
+
+    batch: int
+    n: int
+    p: int
+    heads: int
+
+
+SELF_CASES = [SelfCase(64, 17, 64, 4), SelfCase(16, 50, 256, 8), SelfCase(4, 257, 512, 8), SelfCase(1, 1025, 512, 8)]
+SELF_AT_MOST, SELF_MEMORY_AT_MOST = 1.1, 1.5
+
+
+@dataclass(frozen=True)
 class Result:
     train_ms: float
     train_ratio: float
@@ -84,6 +99,34 @@ def measure(case: Case, repeats: int) -> Result:
     ordinary.eval()
     with torch.no_grad():
         test = compare(lambda: ordinary(query, z, z, need_weights=False), lambda: denoising(query, mean), repeats)
+    return Result(*train, *test)
+
+
+def measure_self_attention(case: SelfCase, repeats: int) -> Result:
+    torch.manual_seed(0)
+    sizes = case.p, case.heads, 4 * case.p, 0.0
+    ordinary = torch.nn.TransformerEncoderLayer(*sizes, batch_first=True, norm_first=True)
+    weighted = nv.MixtureSelfAttention(*sizes)
+    z = torch.randn(case.batch, case.n, case.p, requires_grad=True)
+    log_pi = torch.randn(case.batch, case.n).log_softmax(-1).requires_grad_()
+    mixture = nv.ImpulseMixture(z=z, log_pi=log_pi)
+    leaves = [z, log_pi, *ordinary.parameters(), *weighted.parameters()]
+
+    def forget() -> None:
+        for leaf in leaves:
+            leaf.grad = None
+
+    def ordinary_step() -> None:
+        ordinary(z).sum().backward()
+
+    def weighted_step() -> None:
+        weighted(mixture).z.sum().backward()
+
+    train = compare(ordinary_step, weighted_step, repeats, forget)
+    ordinary.eval()
+    weighted.eval()
+    with torch.no_grad():
+        test = compare(lambda: ordinary(z), lambda: weighted(mixture), repeats)
     return Result(*train, *test)
 
 
@@ -131,29 +174,40 @@ def peak_bytes(function: Callable[[], object], reset: Callable[[], object]) -> i
     return peak
 
 
+def print_row(shape: tuple[int, ...], result: Result, *limits: float) -> None:
+    """Print a row of Markdown: the ratios of `result`, each with its limit."""
+    ratios = result.train_ratio, result.train_memory_ratio, result.test_ratio, result.test_memory_ratio
+    cells = [f"{ratio:.2f} ({limit:g})" for ratio, limit in zip(ratios, limits, strict=True)]
+    print("| " + " | ".join([", ".join(map(str, shape)), *cells]) + " |", flush=True)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, help="write the table as JSON, too")
     parser.add_argument("--repeats", type=int, default=25, help="runs of each, in turns (default: 25)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    rows = []
     print("Time and peak memory as a ratio to torch.nn.MultiheadAttention; in brackets, at most.\n")
     print("| B, queries, n, p, heads | train step | memory | test time | memory |\n|---|---|---|---|---|", flush=True)
-    rows = []
     for case in CASES:
         result = measure(case, arguments.repeats)
         rows.append({"case": asdict(case), "result": asdict(result)})
-        shape = f"{case.batch}, {case.queries}, {case.n}, {case.p}, {case.heads}"
-        cells = (
-            (result.train_ratio, case.train_at_most),
-            (result.train_memory_ratio, TRAIN_MEMORY_AT_MOST),
-            (result.test_ratio, case.test_at_most),
-            (result.test_memory_ratio, TEST_MEMORY_AT_MOST),
-        )
-        print("| " + " | ".join([shape, *(f"{got:.2f} ({limit:g})" for got, limit in cells)]) + " |", flush=True)
+        shape = case.batch, case.queries, case.n, case.p, case.heads
+        print_row(shape, result, case.train_at_most, TRAIN_MEMORY_AT_MOST, case.test_at_most, TEST_MEMORY_AT_MOST)
+    self_rows = []
+    print("\nSelf-attention over a mixture, as a ratio to torch.nn.TransformerEncoderLayer.\n")
+    print("| B, n, p, heads | train step | memory | test time | memory |\n|---|---|---|---|---|", flush=True)
+    for case in SELF_CASES:
+        result = measure_self_attention(case, arguments.repeats)
+        self_rows.append({"case": asdict(case), "result": asdict(result)})
+        limits = SELF_AT_MOST, SELF_MEMORY_AT_MOST
+        print_row((case.batch, case.n, case.p, case.heads), result, *limits, *limits)
     if arguments.output:
         machine = {"processor": platform.processor() or platform.machine(), "torch": torch.__version__, "threads": 1}
-        arguments.output.write_text(json.dumps({"machine": machine, "rows": rows}, indent=2) + "\n")
+        arguments.output.write_text(
+            json.dumps({"machine": machine, "rows": rows, "self_attention": self_rows}, indent=2) + "\n"
+        )
         print(f"\nWritten to {arguments.output}.")
 
 

@@ -24,11 +24,11 @@ from open_nvib.store.settings import BottleneckKind
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model import autoencoder
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
+from open_nvib.text.model.batches import Collator, LengthGroupedSampler
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import Collator, decode, reconstruct_ids
+from open_nvib.text.model.decoding import decode, reconstruct_ids
 from open_nvib.text.model.layers import cross_entropy_of_head
-from open_nvib.text.model.number import decide_number, find_needed
-from open_nvib.text.training.trainer import LengthGroupedSampler
+from open_nvib.text.model.vector_count import choose_auto, find_fewest
 from open_nvib.text.using.run import load_run
 
 SIZES = {
@@ -224,11 +224,11 @@ def search(path: Path, repeats: int, count: int = 1024) -> dict[str, float]:
     texts = [list(ids) for ids in data.split(run.config.partition, "validation")["input_ids"][:count]]
     functions: dict[str, Callable[[], object]] = {
         "reconstruction": lambda: reconstruct_ids(model, texts),
-        "needed": lambda: find_needed(model, texts),
-        "decided": lambda: decide_number(model, texts),
+        "fewest": lambda: find_fewest(model, texts),
+        "auto": lambda: choose_auto(model, texts),
     }
     found = ratio(functions, "reconstruction", repeats)
-    return {f"{name} / greedy reconstruction, {len(texts)} texts": found[name] for name in ("needed", "decided")}
+    return {f"{name} / greedy reconstruction, {len(texts)} texts": found[name] for name in ("fewest", "auto")}
 
 
 def main() -> None:

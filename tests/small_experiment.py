@@ -11,7 +11,7 @@ import yaml
 from open_nvib.experiments.experiment import Cell, load_experiment
 from open_nvib.store.cells import CellResult
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.settings import Recipe
+from open_nvib.store.task_settings import Recipe
 
 LONG_STEPS = 160
 LONG = {"optimiser": {"steps": LONG_STEPS}, "watch": {"evaluate_every": 20}}

@@ -9,6 +9,8 @@ import pytest
 
 from open_nvib import NVIB
 from open_nvib._deprecation import deprecated_name
+from open_nvib.cli.commands import NVIB as NVIB_COMMANDS
+from open_nvib.cli.parser import parse
 
 
 @pytest.fixture
@@ -41,3 +43,11 @@ def test_any_other_name_is_an_attribute_error_without_a_warning(old):
         with pytest.raises(AttributeError, match="Nothing"):
             _ = old.Nothing
         assert not hasattr(old, "nothing")
+
+
+def test_old_options_become_the_new_words_with_one_line_each(capsys):
+    given = parse(NVIB_COMMANDS, ["reconstruct", "RUN", "a text --needed", "--needed"])
+    assert given.texts == ["a text --needed"]
+    assert given.settings == [(("vectors",), "fewest")]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert all(word in line for word in ("--needed", "--vectors fewest", "0.3"))

@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from open_nvib.__main__ import main
+from open_nvib.store.evaluations import upgrade
 
 FIXTURE = Path(__file__).parent / "fixtures" / "previous"
 PREPARE = ["prepare", "--source", "text.txt", "--output", "data", "--layout", "sentences"]
@@ -133,7 +134,7 @@ def test_a_finished_run_is_used(nvib):
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["kept steps", "from scratch"])
 def test_an_evaluation_gives_the_same_record(fresh, nvib):
-    before = read("finished/metrics.json")
+    before = upgrade(read("finished/metrics.json"))
     if fresh:
         shutil.rmtree("finished/evaluation")
         shutil.rmtree("data/scorers")

@@ -1,12 +1,10 @@
 """What the workflows test is what `pyproject.toml` allows."""
 
 import re
+import tomllib
 from pathlib import Path
 
-import pytest
 import yaml
-
-tomllib = pytest.importorskip("tomllib", reason="Python 3.10 reads no TOML: run with Python 3.11 or newer")
 
 ROOT = Path(__file__).parents[1]
 

@@ -16,9 +16,10 @@ INTRODUCTION = """\
 # The command line
 
 `nvib COMMAND --help` says the same. A setting with a dot, such as `--model.heads`, is `model: {heads: …}` in the YAML
-that `--config` names; what is given after it on the command line wins. A mistake is one line and exit code 2.
+that `--config` names; what is given on the command line wins, before or after it. A mistake is one line and exit
+code 2.
 """
-NOT_SHOWN = ("_HelpAction", "_ActionConfigLoad", "_ActionHelpClassPath", "ActionSubCommands")
+NOT_SHOWN = (argparse._HelpAction, argparse._SubParsersAction)
 HEAD = "| | default | |\n|---|---|---|\n"
 
 
@@ -29,7 +30,7 @@ def page() -> str:
 
 def _subcommands(parser: Any, name: str, *, level: int) -> Iterator[str]:
     for action in parser._actions:
-        if type(action).__name__ == "ActionSubCommands":
+        if isinstance(action, argparse._SubParsersAction):
             for sub, inner in action.choices.items():
                 yield from _sections(inner, f"{name} {sub}", level=level)
 
@@ -37,7 +38,7 @@ def _subcommands(parser: Any, name: str, *, level: int) -> Iterator[str]:
 def _sections(parser: Any, name: str, *, level: int) -> Iterator[str]:
     heading = "#" * level
     yield f"{heading} `{name}`\n\n{parser.description}\n"
-    shown = [action for action in parser._actions if type(action).__name__ not in NOT_SHOWN]
+    shown = [each for each in parser._actions if not isinstance(each, NOT_SHOWN) and each.help != argparse.SUPPRESS]
     if plain := [action for action in shown if "." not in action.dest]:
         yield _table(sorted(plain, key=lambda action: bool(action.option_strings)))
     for group in parser._action_groups:
@@ -56,22 +57,21 @@ def _row(action: Any) -> str:
         name = action.option_strings[0]
     else:
         name = action.dest.upper() + (" …" if action.nargs == "*" else "")
-    explanation = " ".join((action.help or "").split()).partition(". The optional")[0].replace("|", "\\|").rstrip(".")
+    explanation = (action.help or "").partition(" (default: ")[0].replace("%%", "%").replace("|", "\\|").rstrip(".")
     return f"| `{name}` | {_default(action)} | {explanation}{_choices(action)} |"
 
 
 def _default(action: Any) -> str:
-    if action.required or (not action.option_strings and action.nargs != "*"):
+    if action.nargs != "*" and (action.required or not action.option_strings):
         return "required"
-    if action.default is None or action.default is False or action.default in ([], argparse.SUPPRESS):
+    if action.default is None or action.default is False or action.default in ([], (), argparse.SUPPRESS):
         return ""
     return f"`{yaml.safe_dump(action.default, default_flow_style=True, sort_keys=False, width=1000).splitlines()[0]}`"
 
 
 def _choices(action: Any) -> str:
     """What there is to choose from, where the explanation does not name all of it."""
-    choices = action.choices or getattr(getattr(action, "_typehint", None), "__args__", ())
-    names = [choice for choice in choices if isinstance(choice, str)]
+    names = [choice for choice in action.choices or () if isinstance(choice, str)]
     missing = [name for name in names if name not in (action.help or "")]
     return f" ({', '.join(f'`{name}`' for name in names)})" if missing else ""
 

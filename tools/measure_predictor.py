@@ -3,7 +3,7 @@
 python -m tools.measure_predictor RUN [RUN ...] --output docs/results/number/predictor.json
 
 The regression is fitted on training sentences, its ridge is chosen on validation sentences, and an offset makes the
-mean ν on test sentences that of `decided`: how many of them come back then is what the two can be compared by.
+mean ν on test sentences that of `auto`: the two are compared by how many of them are exact then.
 """
 
 import argparse
@@ -15,9 +15,11 @@ import numpy as np
 import torch
 
 from open_nvib.evaluation.number import given_length
+from open_nvib.merging import VectorRequest
 from open_nvib.text import Run, load_prepared, load_run
-from open_nvib.text.model.decoding import BATCH, Texts, in_batches, make_batch, reconstruct_ids
-from open_nvib.text.model.number import decide_number, find_needed
+from open_nvib.text.model.batches import BATCH, Texts, in_batches, make_batch
+from open_nvib.text.model.decoding import reconstruct_ids
+from open_nvib.text.model.vector_count import choose_auto, find_fewest
 
 COUNTS = {"train": 4000, "validation": 1000, "test": 1000}
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
@@ -49,11 +51,11 @@ def measure(run: Run) -> dict[str, Any]:
         name: [list(t) for t in data.split(run.config.partition, name)["input_ids"][:n]] for name, n in COUNTS.items()
     }
     x = {name: features_of(run, texts) for name, texts in parts.items()}
-    needed = {name: find_needed(run.model, texts).vectors.numpy().astype(float) for name, texts in parts.items()}
+    needed = {name: find_fewest(run.model, texts).vectors.numpy().astype(float) for name, texts in parts.items()}
     fits = [fit(x["train"], needed["train"], ridge) for ridge in RIDGES]
     best = min(fits, key=lambda w: float(np.square(x["validation"] @ w - needed["validation"]).mean()))
     texts, lengths = parts["test"], np.array([len(text) for text in parts["test"]])
-    decided = decide_number(run.model, texts).vectors.numpy()
+    decided = choose_auto(run.model, texts).vectors.numpy()
     wanted = float((decided / lengths).mean())
 
     def number(offset: float) -> np.ndarray:
@@ -63,7 +65,7 @@ def measure(run: Run) -> dict[str, Any]:
     predicted = number(float(offset))
 
     def word_for_word(vectors: np.ndarray) -> float:
-        decoded = reconstruct_ids(run.model, texts, cuts={"vectors": torch.as_tensor(vectors)})
+        decoded = reconstruct_ids(run.model, texts, request=VectorRequest(torch.as_tensor(vectors)))
         return float(np.mean([copy == text for copy, text in zip(decoded, texts, strict=True)]))
 
     return {

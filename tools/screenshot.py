@@ -6,7 +6,8 @@ from pathlib import Path
 
 from playwright.sync_api import sync_playwright
 
-from open_nvib.app import make_app, open_runs, serve
+from open_nvib.app import make_app, open_runs
+from open_nvib.app.page import serving
 
 SENTENCE = "The museum was opened in 1923 and moved to London."
 PORT = 7899
@@ -14,8 +15,8 @@ PORT = 7899
 
 def screenshot(run: str, picture: Path) -> None:
     """What Inspect shows of a sentence."""
-    address = serve(make_app(open_runs([run])), port=PORT, wait=False)
-    with sync_playwright() as playwright:
+    blocks = make_app(open_runs([run]))
+    with serving(blocks, host="127.0.0.1", port=PORT) as address, sync_playwright() as playwright:
         browser = playwright.chromium.launch(
             executable_path=shutil.which("chromium"), args=["--headless", "--no-sandbox", "--disable-gpu"]
         )

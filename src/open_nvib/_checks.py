@@ -33,6 +33,7 @@ DOMAINS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
     "float32 > 0": (lambda x: (x >= FLOAT32.tiny) & (x <= FLOAT32.max), "above 0 and in float32's range", ""),
     "float32 >= 0": (lambda x: (x >= 0) & (x <= FLOAT32.max), "at least 0 and in float32's range", ""),
     ">= 1": (lambda x: (x >= 1) & x.isfinite(), "at least 1", ""),
+    "0 or >= 1": (lambda x: ((x >= 1) & x.isfinite()) | (x == 0), "at least 1, or 0 for the layer's share", ""),
     "0 to below 1": (lambda x: (x >= 0) & (x < 1), "from 0 to below 1", ""),
     "0 to 1": (lambda x: (x >= 0) & (x <= 1), "from 0 to 1", ""),
     "share": (lambda x: (x >= FLOAT32.tiny) & (x <= 1), "above 0 and at most 1", ""),

@@ -15,9 +15,13 @@ Index = SupportsIndex | slice | list[int] | Tensor
 
 
 def flatten(record: "TensorRecord") -> tuple[list[Any], Any]:
-    """Split a record into its tensors and its context: the class, the names, and fields that are plain numbers."""
-    plain = {field.name for field in fields(record) if field.type is int}  # pyright: ignore[reportArgumentType]
+    """Split a record into its tensors and its context: the class, the names, and fields that are None or plain numbers.
+
+    None is part of the context because torch.func.vmap accepts no leaves but tensors.
+    """
     values = values_of(record)
+    plain = {field.name for field in fields(record) if field.type is int}  # pyright: ignore[reportArgumentType]
+    plain |= {name for name, value in values.items() if value is None}
     names = tuple(name for name in values if name not in plain)
     return [values[name] for name in names], (type(record), names, tuple((name, values[name]) for name in plain))
 

@@ -39,6 +39,7 @@ def attend_impulses(
     """
     weights = log_pi, "... n; log, some > -inf"
     check("attend_impulses", u=(u, "... queries p"), z=(z, "... n p"), log_pi=weights, d=(d, int))
+    # The fused kernel wants equal batch axes; the bias goes into the keys as two more features.
     batch = torch.broadcast_shapes(u.shape[:-2], z.shape[:-2], log_pi.shape[:-1])
     u, z, log_pi = u.expand(*batch, -1, -1), z.expand(*batch, -1, -1), log_pi.expand(*batch, -1)
     scale = d**-0.5
@@ -77,9 +78,10 @@ def attend_gaussians(
     return weights @ m + u * (weights @ r)
 
 
-def impulse_bias(z: Tensor, log_pi: Tensor, scale: float) -> Tensor:
-    """Compute log π − ‖z‖²/2√d for each vector, (*batch, n)."""
-    return log_pi - 0.5 * scale * z.square().sum(-1)
+def impulse_bias(z: Tensor, log_pi: Tensor, scale: float, spread: Tensor | None = None) -> Tensor:
+    """Compute log π − (‖z‖² + spread)/2√d for each vector, (*batch, n)."""
+    squared_norm = z.square().sum(-1)
+    return log_pi - 0.5 * scale * (squared_norm if spread is None else squared_norm + spread)
 
 
 def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -93,7 +95,12 @@ def gaussian_features(mu: Tensor, log_sigma: Tensor, log_alpha: Tensor, *, d: fl
 
 @dataclass(frozen=True, eq=False)
 class ProjectedImpulses(BatchRecord):
-    """An ImpulseMixture projected for the heads of one attention; the keys contain the bias."""
+    """An ImpulseMixture projected for the heads of one attention; the keys contain the bias.
+
+    >>> attention, posterior = DenoisingAttention(8, heads=2), NVIB(8)(torch.randn(2, 5, 8))
+    >>> memory = attention.project(posterior.points())  # once
+    >>> outputs = [attention(torch.randn(2, 1, 8), memory) for _ in range(3)]  # many times
+    """
 
     keys: Float[Tensor, "batch heads n key"]
     values: Float[Tensor, "batch heads n key"]
@@ -101,7 +108,10 @@ class ProjectedImpulses(BatchRecord):
 
 @dataclass(frozen=True, eq=False)
 class ProjectedGaussians(BatchRecord):
-    """A GaussianMixture projected for the heads of one attention: m in head space, r shared by all heads."""
+    """A GaussianMixture projected for the heads of one attention: m in head space, r shared by all heads.
+
+    >>> memory = DenoisingAttention(8, heads=2).project(NVIB(8)(torch.randn(2, 5, 8)).mean())
+    """
 
     keys: Float[Tensor, "batch heads n key"]
     values: Float[Tensor, "batch heads n key"]
@@ -126,10 +136,25 @@ class DenoisingAttention(nn.Module):
         query_size: size of the queries and of the output; default `p`.
         head_size: d, the size of one head's key; default `p // heads`.
         bias: whether the query and output projections have a bias.
+        bound_queries: whether to keep the norm of each latent query below R = √(p√d), by u R/√(R² + ‖u‖²). The noise
+            N(0, √d I) has the norm R, so an observation is seldom much longer. The mean, the points and samples of a
+            posterior then agree (docs/theory.md).
+
+    >>> attention = DenoisingAttention(8, heads=2)
+    >>> posterior = NVIB(8)(torch.randn(2, 5, 8))
+    >>> attention(torch.randn(2, 3, 8), posterior.sample()).shape
+    torch.Size([2, 3, 8])
     """
 
     def __init__(
-        self, p: int, heads: int = 1, *, query_size: int | None = None, head_size: int | None = None, bias: bool = True
+        self,
+        p: int,
+        heads: int = 1,
+        *,
+        query_size: int | None = None,
+        head_size: int | None = None,
+        bias: bool = True,
+        bound_queries: bool = False,
     ) -> None:
         super().__init__()
         query_size = p if query_size is None else query_size
@@ -138,6 +163,7 @@ class DenoisingAttention(nn.Module):
         if head_size is None and p % heads:
             raise ValueError(f"DenoisingAttention: p is {p}, expected a multiple of heads = {heads}, or a head_size.")
         self.p, self.heads, self.d = p, heads, p // heads if head_size is None else head_size
+        self.bound_queries = bound_queries
         self.to_query = nn.Linear(query_size, heads * self.d, bias=bias)
         self.to_key = nn.Linear(p, heads * self.d, bias=False)
         self.to_value = nn.Linear(p, heads * self.d, bias=False)
@@ -152,7 +178,7 @@ class DenoisingAttention(nn.Module):
                 nn.init.zeros_(linear.bias)
 
     def extra_repr(self) -> str:
-        return f"p={self.p}, heads={self.heads}, d={self.d}"
+        return f"p={self.p}, heads={self.heads}, d={self.d}, bound_queries={self.bound_queries}"
 
     def forward(
         self,
@@ -182,18 +208,17 @@ class DenoisingAttention(nn.Module):
 
     def latent_queries(self, query: Float[Tensor, "batch queries size"]) -> Float[Tensor, "batch heads queries p"]:
         """Compute u = u′ W^Q (W^K)ᵀ of each head: the queries as denoising attention sees them, in the space of Z."""
-        q = self._split(self.to_query(query))
+        q = self._queries(query)
         return self._latent_queries(q, slice(0, self.heads)).unflatten(1, q.shape[1:3])
 
     def project(self, mixture: Mixture) -> Projected:
         """Compute everything that does not depend on the query: project once, attend many times."""
         check("DenoisingAttention", mixture=(mixture, Mixture, "Call .sample() or .mean() on a posterior."))
-        vectors = mixture.z if isinstance(mixture, ImpulseMixture) else mixture.mu
         fix = "Build the attention with the p of the mixture."
-        check("DenoisingAttention", p=(self.p, int), mixture=(vectors, "real batch n p", fix))
+        check("DenoisingAttention", p=(self.p, int), mixture=(mixture.vectors, "real batch n p", fix))
         dtype = self.to_key.weight.dtype
         if isinstance(mixture, ImpulseMixture):
-            bias = impulse_bias(mixture.z, mixture.log_pi, self.d**-0.5)
+            bias = impulse_bias(mixture.z, mixture.log_pi, self.d**-0.5, mixture.spread)
             z = mixture.z.to(dtype)
             keys, values = self._split(self.to_key(z)), self._split(self.to_value(z))
             return ProjectedImpulses(keys=bias_keys(keys, bias.unsqueeze(1)), values=pad_values(values))
@@ -212,7 +237,20 @@ class DenoisingAttention(nn.Module):
         weight = self.to_query.weight, "heads·d size"
         queries = query, "batch queries size", "Index or expand the query to the batch of the mixture."
         check("DenoisingAttention", heads=(self.heads, int), mixture=keys, weight=weight, query=queries)
-        return self._split(self.to_query(query)), memory
+        return self._queries(query), memory
+
+    def _queries(self, query: Tensor) -> Tensor:
+        """Project the queries for each head, and bound them if asked for: (batch, heads, queries, d)."""
+        q = self._split(self.to_query(query))
+        if not self.bound_queries:
+            return q
+        # u = q (W^K)ᵀ is linear in q, so a factor on q is one on u, and ‖u‖² = q (W^K)ᵀ W^K qᵀ needs no u.
+        with without_autocast(q):
+            wide = q.to(at_least_float32(q.dtype))
+            keys = self._head_weights(self.to_key, slice(0, self.heads), wide.dtype)
+            squared_norm = ((wide @ (keys @ keys.mT)) * wide).sum(-1, keepdim=True)
+            squared_bound = self.p * self.d**0.5
+            return (wide * (squared_bound / (squared_bound + squared_norm.clamp(min=0.0))).sqrt()).to(q.dtype)
 
     def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians, mask: Tensor | None) -> Tensor:
         """Attend in blocks of heads and queries, which bounds the memory: (batch, heads, queries, d)."""
@@ -237,9 +275,11 @@ class DenoisingAttention(nn.Module):
         """Compute `eq:TestDAttn` for a block of heads and queries, with the terms linear in m in head space."""
         heads_and_queries = q.shape[1:3]
         u = self._latent_queries(q, heads)
+        # The part of the answer that is the query itself, Σᵢ wᵢ rᵢ u, exists in the space of Z only.
         weights = self._gaussian_weights(q, u, heads, memory, mask).flatten(1, 2)  # (batch, count·queries, n)
         denoised = u * (weights @ memory.r)
         w_v = self._head_weights(self.to_value, heads, u.dtype)
+        # The rest, Σᵢ wᵢ mᵢ: before W^V with one head, where m is not projected, and after it with several.
         if self.heads == 1:
             denoised = denoised + weights @ memory.values[:, 0]
         values = torch.einsum("bhqp,hdp->bhqd", denoised.unflatten(1, heads_and_queries), w_v)
@@ -253,7 +293,9 @@ class DenoisingAttention(nn.Module):
         """Compute the softmax of `attend_gaussians`, (batch, count, queries, n)."""
         batch, count, queries, _ = q.shape
         scale = self.d**-0.5
+        # The bias and u²·r/2√d, in the space of Z, (batch, count·queries, n).
         squared = torch.baddbmm(memory.bias.unsqueeze(1), u.square(), memory.r.mT, alpha=0.5 * scale)
+        # u·m/√d: a product of sizes d with several heads, whose keys are projected, and of size p with one.
         keys = memory.keys[:, heads].flatten(0, 1)
         n, size = keys.shape[1:]
         linear = (u if self.heads == 1 else q).reshape(batch * count, queries, size)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -9,15 +10,31 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from open_nvib._checks import check
+from open_nvib._deprecation import renamed_keywords
 from open_nvib._numeric import at_least_float32
 from open_nvib._records import unchecked
-from open_nvib.merging import Cuts, PerText, component_of_token, find_cuts, merge_tokens
+from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
+from open_nvib.merging import (
+    Cuts,
+    MergedTokens,
+    PerText,
+    VectorRequest,
+    component_of_token,
+    find_cuts,
+    first_of_group,
+    merge_groups,
+    merge_tokens,
+)
 from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
 """Range of log σ, in which σ² and its reciprocal are finite in float32. Trained encoders stay far from both ends."""
 
-ALPHA_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "softplus": F.softplus}
+ALPHA_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "softplus": F.softplus,
+    "gate": noiseless_gates,
+}
 ALPHA_UNITS = ("one", "delta")
 INITIAL_ALPHA = 1.0
 INITIAL_LOG_SIGMA = -1.0
@@ -30,19 +47,29 @@ class NVIB(nn.Module):
     Three linear projections of each hidden state give the pseudo-count α ≥ 0, the mean μ and log σ of its component.
     The last component is the prior's (section "The Transformer Encoder").
 
+    >>> posterior = NVIB(8)(torch.randn(2, 5, 8))
+    >>> posterior.sample().vectors.shape  # train on a sample, test with posterior.mean()
+    torch.Size([2, 6, 8])
+
     Args:
         p: size of the latent vectors.
         input_size: size of the hidden states; default `p`.
         alpha0_p: α₀^p, the concentration of the prior.
         delta: Δ, the pseudo-count that the conditional prior expects of each token; 0 is the plain prior.
-        alpha_activation: "relu" (the paper's: α reaches exactly 0) or "softplus" (smooth, α stays above 0).
+        alpha_activation: "relu" (the paper's: α reaches exactly 0), "softplus" (smooth, α stays above 0) or "gate":
+            α is a full count or 0, by a gate that training can explore (`open_nvib.gates`). Train with
+            `layer(…, gate_noise=True)`.
+        gate_count: α of an open gate, in units of Δ.
+        gate_share: mean of the gates at the start. 1/`gate_count` is where L_D holds the total.
+        gate_pooling: whether the hidden state of a token whose gate is closed joins that of the token kept before it;
+            otherwise it is lost.
         alpha_unit: unit of the projection to α: "one" (the paper's), or "delta", which multiplies it by Δ.
         alpha_contrast: how much tokens may differ in α, from 0 (all have the initial 1, whatever was learned) to 1 (as
             projected). None is the paper's: 1, and it cannot change.
         keep_share: s, the number of vectors per token. Neighbouring tokens share a vector until it holds Δ/s, which the
             prior expects of 1/s tokens (`open_nvib.merging`), so α should be about Δ: see `alpha_unit`. None is the
             paper's: each token has its own vector. With 1, tokens still share if their α is below Δ. A call can give
-            another share, or a number of vectors, for each text.
+            another share, or a number of vectors, for each text: see `VectorRequest`.
         prior_mu: mean of the Gaussian G₀^p, one number or one for each dimension.
         prior_sigma: standard deviation of G₀^p, one number or one for each dimension.
     """
@@ -65,12 +92,16 @@ class NVIB(nn.Module):
         alpha_unit: str = "one",
         alpha_contrast: float | None = None,
         keep_share: float | None = None,
+        gate_count: float = 2.0,
+        gate_share: float = 0.5,
+        gate_pooling: bool = False,
         prior_mu: float | Float[Tensor, " p"] = 0.0,
         prior_sigma: float | Float[Tensor, " p"] = 1.0,
     ) -> None:
         super().__init__()
         self.p, self.input_size = p, p if input_size is None else input_size
         self.alpha_activation, self.alpha_unit = alpha_activation, alpha_unit
+        self.gate_count, self.gate_share, self.gate_pooling = gate_count, gate_share, gate_pooling
         prior_mu, prior_sigma = (torch.as_tensor(x, dtype=torch.get_default_dtype()) for x in (prior_mu, prior_sigma))
         sizes = {"p": (p, int), "input_size": (self.input_size, int)}
         kinds = {
@@ -78,7 +109,9 @@ class NVIB(nn.Module):
             "alpha_unit": (alpha_unit, ALPHA_UNITS),
         }
         prior = {"prior_mu": (prior_mu, "number p; finite"), "prior_sigma": (prior_sigma, "number p; > 0", "")}
-        check("NVIB", **sizes, **kinds, **prior, alpha0_p=(alpha0_p, "number; float32 > 0"))
+        gate = {"gate_count": (gate_count, "number; float32 > 0")}
+        gate |= {"gate_share": (gate_share, "number; float32 > 0, 0 to below 1")}
+        check("NVIB", **sizes, **kinds, **prior, **gate, alpha0_p=(alpha0_p, "number; float32 > 0"))
         self.to_alpha = nn.Linear(self.input_size, 1)
         self.to_mu = nn.Linear(self.input_size, p)
         self.to_log_sigma = nn.Linear(self.input_size, p)
@@ -96,7 +129,7 @@ class NVIB(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Initialise so that every token has a pseudo-count of about 1, and less noise than the prior."""
+        """Initialise: a pseudo-count of about 1 for every token, or gates at their share; less noise than the prior."""
         for linear, bias in ((self.to_alpha, self._start), (self.to_log_sigma, INITIAL_LOG_SIGMA)):
             nn.init.normal_(linear.weight, std=INITIAL_WEIGHT_STD)
             nn.init.constant_(linear.bias, bias)
@@ -104,8 +137,15 @@ class NVIB(nn.Module):
 
     @property
     def _start(self) -> float:
-        """The projection for which the activation returns INITIAL_ALPHA."""
+        """The projection for which the activation returns INITIAL_ALPHA, or the logit of the initial share of gates."""
+        if self.has_gates:
+            return math.log(self.gate_share / (1 - self.gate_share))
         return math.log(math.expm1(INITIAL_ALPHA)) if self.alpha_activation == "softplus" else INITIAL_ALPHA
+
+    @property
+    def has_gates(self) -> bool:
+        """Whether α comes from gates, which `gate_noise` and `gate_shift` of a call change."""
+        return self.alpha_activation == "gate"
 
     def extra_repr(self) -> str:
         kinds = f"alpha_activation={self.alpha_activation!r}, alpha_unit={self.alpha_unit!r}"
@@ -113,8 +153,9 @@ class NVIB(nn.Module):
 
     def set_delta(self, delta: float) -> None:
         """Change Δ, as a schedule does during training."""
-        domain = "float32 >= 0" if self.keep_share is None else "float32 > 0"
-        check("NVIB", delta=(delta, f"number; {domain}", "With keep_share, a vector holds Δ/keep_share, above 0."))
+        domain = "float32 > 0" if self.keep_share is not None or self.has_gates else "float32 >= 0"
+        fix = "With keep_share, a vector holds Δ/keep_share; with gates, gate_count·Δ. Both must be above 0."
+        check("NVIB", delta=(delta, f"number; {domain}", fix))
         self.delta.fill_(delta)
 
     def set_keep_share(self, share: float) -> None:
@@ -149,27 +190,45 @@ class NVIB(nn.Module):
         self,
         hidden: Float[Tensor, "batch n size"],
         mask: Bool[Tensor, "batch n"] | None = None,
+        request: VectorRequest | None = None,
         *,
-        share: PerText | None = None,
-        vectors: PerText | None = None,
-        place: PerText | None = None,
+        gate_noise: bool = False,
+        gate_shift: PerText = 0.0,
+        generator: torch.Generator | None = None,
+        **old: Any,
     ) -> Posterior:
         """Compute the posterior of n + 1 components.
 
         Args:
             hidden: hidden states of the tokens.
             mask: True for real tokens; without it, all are real.
-            share: of a layer with `keep_share`: another share, for all texts or for each.
-            vectors: likewise, the number of vectors instead, at most as many as tokens.
-            place: likewise, where the first cut is: the part of the first vector that is left out, from 0 to below 1.
+            request: how many vectors each text gets, for a layer with `keep_share` or gates; its own number if not
+                given.
+            gate_noise: whether to draw the gates, as training does, if the layer has any; the sample and the KL of the
+                posterior are then those of one draw. Without noise, the posterior is a function of `hidden`.
+            gate_shift: added to the logits of the gates, for all texts or for each: above 0, more tokens are kept.
+            generator: of the gates' noise.
+            old: `share`, `vectors` and `place`, the keywords before `request`, which warn.
         """
         mask = self._mask(hidden, mask)
         hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # padding may hold anything, also NaN
         dtype = at_least_float32(hidden.dtype)
-        alpha = self._counts(hidden, mask)
-        if cuts := self._cuts(alpha, share, vectors, place):
-            merged = merge_tokens(alpha, hidden, cuts, max_joined_remainder=MAX_JOINED_REMAINDER)
+        request = self._request(request, old)
+        scores = self._scores(hidden, gate_shift)
+
+        # α of each token, and of what it is the pseudo-count: a token, or several that share a component.
+        if self.has_gates and gate_noise:
+            gates = sample_gates(scores, generator=generator).masked_fill(~mask, 0.0)
+        else:
+            gates = self._activate(scores, mask, request)
+        alpha = self._counts(gates)
+        if self.has_gates and self.gate_pooling:
+            hidden = pool_dropped(gates, hidden, mask)
+        if self.keep_share is not None:
+            merged = self._merge(alpha, hidden, request)
             alpha, hidden = merged.alpha, merged.hidden
+
+        # The Gaussian of each component, and the prior's component as the last.
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         batch = len(hidden)
 
@@ -186,55 +245,99 @@ class NVIB(nn.Module):
             prior=self.prior,
         )
 
+    def gate_logits(
+        self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
+    ) -> Float[Tensor, "batch n"]:
+        """Compute the logit of each token's gate, for a layer with gates: see `open_nvib.gates.open_probability`."""
+        if not self.has_gates:
+            raise ValueError("NVIB: this layer has no gates, expected alpha_activation='gate'.")
+        mask = self._mask(hidden, mask)
+        return self._scores(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), 0.0)
+
     def pseudo_counts(
         self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n"]:
         """Compute α of each token, before tokens are merged (with `keep_share`, the posterior has α of components)."""
         mask = self._mask(hidden, mask)
-        return self._counts(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), mask)
+        scores = self._scores(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), 0.0)
+        return self._counts(self._activate(scores, mask, None))
 
     def component_of_token(
         self,
         hidden: Float[Tensor, "batch n size"],
         mask: Bool[Tensor, "batch n"] | None = None,
+        request: VectorRequest | None = None,
         *,
-        share: PerText | None = None,
-        vectors: PerText | None = None,
-        place: PerText | None = None,
+        gate_shift: PerText = 0.0,
+        **old: Any,
     ) -> Int[Tensor, "batch n"]:
         """Find the index of the component that holds the largest part of each token; -1 for a dropped token."""
-        alpha = self.pseudo_counts(hidden, mask)
-        if cuts := self._cuts(alpha, share, vectors, place):
-            return component_of_token(alpha, cuts, max_joined_remainder=MAX_JOINED_REMAINDER)
+        mask, request = self._mask(hidden, mask), self._request(request, old)
+        scores = self._scores(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), gate_shift)
+        gates = self._activate(scores, mask, request)
+        alpha = self._counts(gates)
+        if self.keep_share is not None:
+            if request.groups is not None:
+                return first_of_group(alpha, request.groups)
+            return component_of_token(alpha, self._cuts(alpha, request), max_joined_remainder=MAX_JOINED_REMAINDER)
+        if self.has_gates and self.gate_pooling:
+            return component_of_gates(gates, mask)
         positions = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
         return torch.where(alpha > 0, positions, -1)
 
-    def _cuts(
-        self, alpha: Tensor, share: PerText | None, vectors: PerText | None, place: PerText | None
-    ) -> Cuts | None:
-        """Find where to cut the pseudo-counts; None for a layer that does not merge tokens."""
-        given = {name: x for name, x in (("share", share), ("vectors", vectors), ("place", place)) if x is not None}
-        if self.keep_share is None:
-            if given:
-                raise ValueError(
-                    f"NVIB: {' and '.join(given)} given, expected none: in this layer each token has its own vector. "
-                    f"Build it with keep_share."
-                )
-            return None
-        if share is not None and vectors is not None:
-            raise ValueError("NVIB: share and vectors are given, expected one of the two.")
-        domains = {"share": "share", "vectors": ">= 1", "place": "0 to below 1"}
-        check("NVIB", alpha=(alpha, "batch n"), **{k: (x, f"number batch; {domains[k]}") for k, x in given.items()})
-        place = 0.0 if place is None else place
-        share = self.keep_share if share is None else share
-        return find_cuts(alpha, unit=self.delta, share=share, vectors=vectors, place=place)
+    def _request(self, request: VectorRequest | None, old: dict[str, Any]) -> VectorRequest:
+        """Return the request, an empty one if it is not given; an error if the layer cannot fulfil it."""
+        if old:
+            names = {"share": "share", "vectors": "vectors", "place": "offset"}
+            request = VectorRequest(**renamed_keywords("NVIB", old, names, use="request=VectorRequest(…)"))
+        if request is not None and self.keep_share is None and (not self.has_gates or request.groups is not None):
+            raise ValueError(
+                "NVIB: request is given, expected None: in this layer each token has its own vector. Build it with "
+                "keep_share."
+            )
+        return VectorRequest() if request is None else request
 
-    def _counts(self, hidden: Tensor, mask: Tensor) -> Tensor:
+    def _merge(self, alpha: Tensor, hidden: Tensor, request: VectorRequest) -> MergedTokens:
+        if request.groups is not None:
+            return merge_groups(alpha, hidden, request.groups)
+        return merge_tokens(alpha, hidden, self._cuts(alpha, request), max_joined_remainder=MAX_JOINED_REMAINDER)
+
+    def _cuts(self, alpha: Tensor, request: VectorRequest) -> Cuts:
+        """Find where to cut the pseudo-counts."""
+        _check_request(alpha, request)
+        return find_cuts(alpha, request, unit=self.delta, share=self._built_with("keep_share"))
+
+    def _scores(self, hidden: Tensor, gate_shift: PerText) -> Tensor:
+        """Compute what the activation turns into α: a projection of each token, (batch, n)."""
         scores = self.to_alpha(hidden).squeeze(-1).to(at_least_float32(hidden.dtype))
         if self.alpha_contrast is not None:
             scores = self._start + self.alpha_contrast * (scores - self._start)
-        alpha = ALPHA_ACTIVATIONS[self.alpha_activation](scores)
-        return (alpha * self.delta if self.alpha_unit == "delta" else alpha).masked_fill(~mask, 0.0)
+        if isinstance(gate_shift, Tensor) or gate_shift != 0.0:
+            if not self.has_gates:
+                raise ValueError("NVIB: gate_shift is given, expected none: this layer has no gates.")
+            check("NVIB", scores=(scores, "batch n"), gate_shift=(gate_shift, "number batch; finite"))
+            scores = scores + torch.as_tensor(gate_shift, dtype=scores.dtype, device=scores.device).reshape(-1, 1)
+        return scores
+
+    def _activate(self, scores: Tensor, mask: Tensor, request: VectorRequest | None) -> Tensor:
+        """Apply the activation, without noise; gates open as many as are requested if no tokens are merged."""
+        if self.has_gates and self.keep_share is None and request is not None:
+            _check_request(scores, request)
+            number = request.vectors
+            if request.share is not None:  # as `ConditionalBDP.vectors` counts
+                share = torch.as_tensor(request.share, device=mask.device)
+                number = (mask.sum(-1) * share - MAX_JOINED_REMAINDER).ceil().clamp(min=1)
+            if number is not None:
+                number = torch.as_tensor(number, device=mask.device).reshape(-1, 1)
+                own = noiseless_gates(scores).masked_fill(~mask, 0.0)
+                return torch.where(number == 0, own, top_gates(scores, mask, number))
+        return ALPHA_ACTIVATIONS[self.alpha_activation](scores).masked_fill(~mask, 0.0)
+
+    def _counts(self, activated: Tensor) -> Tensor:
+        """Scale what the activation returns to pseudo-counts."""
+        if self.has_gates:
+            return self.gate_count * self.delta * activated
+        return activated * self.delta if self.alpha_unit == "delta" else activated
 
     def _mask(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
         """Return the mask, True everywhere if it is not given."""
@@ -242,3 +345,9 @@ class NVIB(nn.Module):
         states = hidden, "batch n size", "Give a batch, and build the layer with the encoder's input_size."
         check("NVIB", weight=(self.to_mu.weight, "p size"), hidden=states, **given)
         return hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask
+
+
+def _check_request(like: Tensor, request: VectorRequest) -> None:
+    domains = {"share": "share", "vectors": "0 or >= 1", "offset": "0 to below 1"}
+    given = {name: x for name in domains if (x := getattr(request, name)) is not None}
+    check("NVIB", alpha=(like, "batch n"), **{k: (x, f"number batch; {domains[k]}") for k, x in given.items()})

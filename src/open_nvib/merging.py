@@ -4,7 +4,7 @@ A Dirichlet process can be cut anywhere and joined again. By the aggregation pro
 sums of weights are again Dirichlet, with the sums of their pseudo-counts; conversely, a component can be split into two
 with parts of its pseudo-count. So the pseudo-counts of the tokens are laid end to end and cut where a component is
 full. The pseudo-count of a component is the sum of the parts in it, and α₀ stays the same. The size of a component can
-differ from text to text, and so can the place of the first cut.
+differ from text to text, and so can the offset of the cuts.
 """
 
 from dataclasses import dataclass
@@ -13,8 +13,9 @@ import torch
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
+from open_nvib._checks import check
 from open_nvib._numeric import widen
-from open_nvib._records import BatchRecord, unchecked
+from open_nvib._records import BatchRecord, Index, TensorRecord, unchecked
 
 PerText = Real[Tensor, "..."] | float
 """A number for each text, or one for all."""
@@ -22,6 +23,39 @@ PerText = Real[Tensor, "..."] | float
 ROUNDING_TOLERANCE = 1e-6
 """Rounding error of a sum of pseudo-counts, as a share of a component. Without it, counts that fill components exactly,
 such as ten times 0.1, could leave a remainder for one more component."""
+
+
+@dataclass(frozen=True, eq=False)
+class VectorRequest(TensorRecord):
+    """How many vectors each text gets, for a layer that merges tokens or has gates.
+
+    >>> posterior = NVIB(8, keep_share=0.5)(torch.randn(2, 6, 8), request=VectorRequest(vectors=torch.tensor([3, 1])))
+    >>> posterior.kept * posterior.lengths
+    tensor([3., 1.])
+
+    Each value is a number for all texts, or a tensor with one for each. Without `vectors` and `share`, the share is the
+    layer's own.
+
+    Args:
+        vectors: the number of vectors, at most the number of tokens; 0 for the layer's own share.
+        share: vectors per token, above 0 and at most 1.
+        offset: the part of the first vector that is left out, which moves all cuts; from 0 to below 1.
+        groups: the vector of each token instead, by any number: tokens with the same number share one (`merge_groups`).
+    """
+
+    vectors: PerText | None = None
+    share: PerText | None = None
+    offset: PerText = 0.0
+    groups: Int[Tensor, "batch n"] | None = None
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("vectors", "share", "groups") if getattr(self, name) is not None]
+        if len(given) > 1:
+            raise ValueError(f"VectorRequest: {' and '.join(given)} are given, expected one of them.")
+
+    def __getitem__(self, rows: Index) -> "VectorRequest":
+        """Select texts; a number for all texts stays."""
+        return self.map(lambda values: values[rows] if values.ndim else values)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,44 +94,45 @@ class Cuts:
 
     Args:
         per_component: the pseudo-count of a full component.
-        place: the part of the first component that is left out, so that all cuts move; from 0 to below 1.
+        offset: the part of the first component that is left out, so that all cuts move; from 0 to below 1.
     """
 
     per_component: Float[Tensor, "#batch 1"] | float
-    place: Float[Tensor, "#batch 1"] | float = 0.0
+    offset: Float[Tensor, "#batch 1"] | float = 0.0
 
 
 def find_cuts(
-    alpha: Float[Tensor, "batch n"],
-    *,
-    unit: Float[Tensor, ""] | float,
-    share: PerText,
-    vectors: PerText | None = None,
-    place: PerText = 0.0,
+    alpha: Float[Tensor, "batch n"], request: VectorRequest, *, unit: Float[Tensor, ""] | float, share: PerText
 ) -> Cuts:
-    """Find the cuts that give each text a share or a number of components.
+    """Find the cuts that give each text the number or share of components that is requested.
+
+    With a number, there are fewer components if a token has more than a component's pseudo-count. The offset is reduced
+    if it would cut the first token.
 
     Args:
         alpha: pseudo-counts of the tokens.
+        request: the number or the share of components, and the offset.
         unit: what one token is expected to have.
-        share: components for each `unit` of pseudo-count.
-        vectors: the number of components of each text instead, at most its number of tokens. If a token has more than
-            a component's pseudo-count, there are fewer.
-        place: the part of the first component that is left out; less of it where its first token would be cut.
+        share: components for each `unit` of pseudo-count, if nothing is requested.
     """
     counts = widen(alpha)
-    place = _per_text(place, counts)
+    offset = _per_text(request.offset, counts)
     present = counts > 0
     total = counts.sum(-1, keepdim=True)
     first = (counts * (present & (present.cumsum(-1) == 1))).sum(-1, keepdim=True)  # of the first token
-    if vectors is None:
-        size = _per_text(unit, counts) / _per_text(share, counts)
-        return Cuts(size, torch.minimum(place, 1 - (first / size).clamp(max=1.0)))
-    number = torch.minimum(_per_text(vectors, counts), present.sum(-1, keepdim=True).clamp(min=1))
+    size = _per_text(unit, counts) / _per_text(share if request.share is None else request.share, counts)
+    by_share = Cuts(size, torch.minimum(offset, 1 - (first / size).clamp(max=1.0)))
+    if request.vectors is None:
+        return by_share
+    vectors = _per_text(request.vectors, counts)
+    number = torch.minimum(vectors.clamp(min=1), present.sum(-1, keepdim=True).clamp(min=1))
+    # The first component holds (1 - offset)·size, and must hold the first token: total/(number - offset) is the size.
     others = total - first
     room_before = ((total - number * first) / torch.where(others > 0, others, 1.0)).clamp(min=0.0)
-    place = torch.minimum(place, torch.where(others > 0, room_before, 0.0))
-    return Cuts(torch.where(total > 0, total, 1.0) / (number - place), place)
+    offset = torch.minimum(offset, torch.where(others > 0, room_before, 0.0))
+    size = torch.where(total > 0, total, 1.0) / (number - offset)
+    own = vectors == 0
+    return Cuts(torch.where(own, by_share.per_component, size), torch.where(own, by_share.offset, offset))
 
 
 def _per_text(value: PerText, like: Tensor) -> Float[Tensor, "batch 1"]:
@@ -110,7 +145,9 @@ def split_tokens(alpha: Float[Tensor, "batch n"], cuts: Cuts, max_joined_remaind
     # Interval of each token on the line, in components: a token takes the room of at most one.
     counts = widen(alpha) / cuts.per_component
     room = counts.clamp(max=1.0)
-    end = room.cumsum(-1) + cuts.place
+    end = room.cumsum(-1) + cuts.offset
+
+    # Number of the component in which each token begins and ends; a small remainder joins the last component.
     first = (end.detach() - room.detach() + ROUNDING_TOLERANCE).floor()
     last = torch.maximum((end.detach() - ROUNDING_TOLERANCE).ceil() - 1, first)
     final = (end[:, -1:].detach() - max_joined_remainder).ceil().clamp(min=1) - 1
@@ -121,6 +158,8 @@ def split_tokens(alpha: Float[Tensor, "batch n"], cuts: Cuts, max_joined_remaind
     reached = torch.where(room > 0, last, -1.0).cummax(-1).values
     opens = reached > torch.where(positions == 0, -1.0, reached.roll(1, -1))
     position = torch.where(opens, positions, 0).cummax(-1).values
+
+    # A token that is cut begins in the component of the token before it.
     is_cut = last > first
     return TokenSplit(
         counts=counts,
@@ -157,6 +196,35 @@ def merge_tokens(
         share = (part / filled.gather(-1, position)).unsqueeze(-1).to(hidden.dtype)
         mixed = mixed.scatter_add(-2, position.unsqueeze(-1).expand_as(hidden), share * hidden)
     return unchecked(MergedTokens, alpha=(counts * cuts.per_component).to(alpha.dtype), hidden=mixed)
+
+
+def merge_groups(
+    alpha: Float[Tensor, "batch n"], hidden: Float[Tensor, "batch n size"], groups: Int[Tensor, "batch n"]
+) -> MergedTokens:
+    """Merge the tokens of each group into one component; padding has α = 0.
+
+    The order of the tokens does not matter: it is a way of merging for sets. Groups of one token change nothing.
+
+    Args:
+        alpha: pseudo-counts of the tokens.
+        hidden: hidden states of the tokens.
+        groups: the group of each token, by any number, such as the label of a cluster.
+    """
+    states = {"hidden": (hidden, "real batch n size"), "groups": (groups, "int batch n")}
+    check("merge_groups", alpha=(alpha, "batch n; >= 0"), **states)
+    position = first_of_group(alpha, groups).clamp(min=0)  # a token without weight adds nothing wherever it goes
+    counts = torch.zeros_like(alpha).scatter_add(-1, position, alpha)
+    share = alpha / torch.where(counts == 0, 1.0, counts).gather(-1, position)
+    weighted = share.unsqueeze(-1).to(hidden.dtype) * hidden
+    mixed = torch.zeros_like(hidden).scatter_add(-2, position.unsqueeze(-1).expand_as(hidden), weighted)
+    return unchecked(MergedTokens, alpha=counts, hidden=mixed)
+
+
+def first_of_group(alpha: Float[Tensor, "batch n"], groups: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+    """Find the position of the first token with weight in each token's group; -1 for a token with α = 0."""
+    present = alpha > 0
+    same = (groups.unsqueeze(-1) == groups.unsqueeze(-2)) & present.unsqueeze(-2)  # (batch, token, other token)
+    return torch.where(present, same.to(torch.uint8).argmax(-1), -1)
 
 
 def component_of_token(

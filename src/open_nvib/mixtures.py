@@ -16,13 +16,37 @@ Mixture = TypeVar("Mixture", bound=BatchRecord)
 
 @dataclass(frozen=True, eq=False)
 class ImpulseMixture(BatchRecord):
-    """F = Σᵢ πᵢ δ(zᵢ): a weighted set of vectors, such as a sample of a Dirichlet process."""
+    """F = Σᵢ πᵢ δ(zᵢ): a weighted set of vectors, such as a sample of a Dirichlet process.
+
+    >>> mixture = ImpulseMixture(z=torch.randn(2, 5, 8), log_pi=torch.zeros(2, 5))  # two sets of five equal vectors
+    >>> mixture[0].vectors.shape
+    torch.Size([1, 5, 8])
+
+    Args:
+        z: the vectors.
+        log_pi: logarithms of their weights, -inf for a vector that is not there; they need not be normalised.
+        spread: Σ_h σ_h² of each vector that stands for draws around it (`GaussianMixture.points`). Attention adds it to
+            ‖z‖², which makes the squared norm that of a draw on average. None is 0: the vectors are what they are.
+    """
 
     z: Float[Tensor, "*batch n p"]
     log_pi: Float[Tensor, "*batch n"]
+    spread: Float[Tensor, "*batch n"] | None = None
 
     def __post_init__(self) -> None:
-        check("ImpulseMixture", z=(self.z, "*batch n p"), log_pi=(self.log_pi, "*batch n; log, some > -inf"))
+        spread = {} if self.spread is None else {"spread": (self.spread, "*batch n; >= 0")}
+        log_pi = self.log_pi, "*batch n; log, some > -inf"
+        check("ImpulseMixture", z=(self.z, "*batch n p"), log_pi=log_pi, **spread)
+
+    @property
+    def vectors(self) -> Float[Tensor, "*batch n p"]:
+        """The vectors, by the name that both kinds of mixture have."""
+        return self.z
+
+    @property
+    def log_weights(self) -> Float[Tensor, "*batch n"]:
+        """The logarithms of the weights, by the name that both kinds of mixture have."""
+        return self.log_pi
 
     def compact(self) -> "ImpulseMixture":
         """Remove vectors without weight: n becomes the largest number of vectors with weight in the batch."""
@@ -31,7 +55,13 @@ class ImpulseMixture(BatchRecord):
 
 @dataclass(frozen=True, eq=False)
 class GaussianMixture(BatchRecord):
-    """G₀ = Σᵢ αᵢ/α₀ N(μᵢ, σᵢ²): the base distribution of a Dirichlet process. `log_alpha` need not be normalised."""
+    """G₀ = Σᵢ αᵢ/α₀ N(μᵢ, σᵢ²): the base distribution of a Dirichlet process. `log_alpha` need not be normalised.
+
+    >>> mu = torch.randn(2, 5, 8)
+    >>> mixture = GaussianMixture(mu=mu, log_sigma=torch.full_like(mu, -1.0), log_alpha=torch.zeros(2, 5))
+    >>> mixture.points().vectors.shape
+    torch.Size([2, 5, 8])
+    """
 
     mu: Float[Tensor, "*batch n p"]
     log_sigma: Float[Tensor, "*batch n p"]
@@ -41,9 +71,24 @@ class GaussianMixture(BatchRecord):
         mu, log_sigma = ((x, "*batch n p") for x in (self.mu, self.log_sigma))
         check("GaussianMixture", mu=mu, log_sigma=log_sigma, log_alpha=(self.log_alpha, "*batch n; log, some > -inf"))
 
+    @property
+    def vectors(self) -> Float[Tensor, "*batch n p"]:
+        """The means, by the name that both kinds of mixture have."""
+        return self.mu
+
+    @property
+    def log_weights(self) -> Float[Tensor, "*batch n"]:
+        """The logarithms of the weights, by the name that both kinds of mixture have."""
+        return self.log_alpha
+
     def points(self) -> ImpulseMixture:
-        """Read the means alone: impulses at μᵢ of weight αᵢ/α₀, without noise (see `compare_readings`)."""
-        return unchecked(ImpulseMixture, z=self.mu, log_pi=self.log_alpha.log_softmax(-1))
+        """Read each component as a typical draw without its noise: impulses at μᵢ of weight αᵢ/α₀, and their spread.
+
+        A draw z has the log-likelihood u·z/√d − ‖z‖²/2√d, on average u·μ/√d − (‖μ‖² + Σ_h σ_h²)/2√d. So attention
+        over the points gives each component its average log-likelihood (see `compare_readings`).
+        """
+        spread = (2 * self.log_sigma).exp().sum(-1)
+        return unchecked(ImpulseMixture, z=self.mu, log_pi=self.log_alpha.log_softmax(-1), spread=spread)
 
     def compact(self) -> "GaussianMixture":
         """Remove components without weight: n becomes the largest number of components with weight in the batch."""

@@ -28,7 +28,11 @@ slightly above what the prior expects does not add a vector. It is not a round n
 
 @dataclass(frozen=True, eq=False)
 class BDP(TensorRecord):
-    """Bounded Dirichlet process BDP(G₀, α₀, κ₀): κ₀ vectors from the Gaussian G₀, weights from Dir(α₀/κ₀, …)."""
+    """Bounded Dirichlet process BDP(G₀, α₀, κ₀): κ₀ vectors from the Gaussian G₀, weights from Dir(α₀/κ₀, …).
+
+    >>> BDP(mu=torch.zeros(8), log_sigma=torch.zeros(8), alpha0=torch.tensor(3.0)).sample([4, 2]).vectors.shape
+    torch.Size([2, 4, 8])
+    """
 
     mu: Float[Tensor, " p"]
     log_sigma: Float[Tensor, " p"]
@@ -51,6 +55,9 @@ class UDP(TensorRecord):
 
     `size_weights` defines φ: entry k is proportional to the probability of k vectors, as in `torch.bincount` of
     observed sizes. Entry 0 must be 0.
+
+    >>> sizes = torch.bincount(torch.tensor([3, 3, 5]))
+    >>> mixtures = UDP(torch.zeros(8), torch.zeros(8), torch.tensor(3.0), sizes).sample(10)
     """
 
     mu: Float[Tensor, " p"]
@@ -79,6 +86,9 @@ class ConditionalBDP(TensorRecord):
 
     With `keep_share` s, for an encoder that merges n tokens into about sn vectors, it is BDP(G₀^p, α₀^p + nΔ, m + 1)
     with m = ⌈sn⌉, or ⌊sn⌋ if the remainder is at most MAX_JOINED_REMAINDER; m ≥ 1 for a text that has tokens.
+
+    >>> NVIB(8).prior.sample([4, 2]).vectors.shape  # the prior of a layer, for texts of 4 and 2 tokens
+    torch.Size([2, 5, 8])
     """
 
     mu: Float[Tensor, " p"]
@@ -125,10 +135,19 @@ class ConditionalBDP(TensorRecord):
 
 @dataclass(frozen=True)
 class KL:
-    """The two parts of KL(posterior ‖ prior) of each text: L_D and L_G."""
+    """The two parts of KL(posterior ‖ prior) of each text: L_D and L_G.
+
+    >>> NVIB(8)(torch.randn(2, 5, 8)).kl().dirichlet.shape
+    torch.Size([2])
+    """
 
     dirichlet: Float[Tensor, " batch"]
     gaussian: Float[Tensor, " batch"]
+
+    def per_token(self, lengths: Int[Tensor, " batch"], p: int) -> "KL":
+        """Scale the parts as the loss has them: L_D/n and L_G/(n p), with n = 1 for a text without tokens."""
+        n = lengths.clamp(min=1)
+        return KL(dirichlet=self.dirichlet / n, gaussian=self.gaussian / (n * p))
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,6 +156,10 @@ class Posterior(BatchRecord):
 
     There is one component for each token, and the prior's component is the last. A token that the encoder dropped or
     merged into another component has α = 0 and is real in `mask`; padding has α = 0 and is not real.
+
+    >>> posterior = NVIB(8)(torch.randn(2, 5, 8))
+    >>> attended = DenoisingAttention(8)(torch.randn(2, 3, 8), posterior.sample())
+    >>> loss = attended.square().mean() + posterior.loss(lambda_g=0.01, lambda_d=1.0)
     """
 
     alpha: Float[Tensor, "batch n"]
@@ -195,7 +218,7 @@ class Posterior(BatchRecord):
         return unchecked(GaussianMixture, mu=self.mu, log_sigma=self.log_sigma, log_alpha=log_weight(self.alpha))
 
     def points(self) -> ImpulseMixture:
-        """Read the posterior as its means: impulses at μᵢ of weight αᵢ/α₀, without noise (see `compare_readings`)."""
+        """Read each component as a typical draw without its noise (`GaussianMixture.points`)."""
         return self.mean().points()
 
     def kl(self, form: KLForm = "expected", *, kappa: int = 1) -> KL:
@@ -220,6 +243,14 @@ class Posterior(BatchRecord):
             dirichlet = bounded_dp_kl(self.alpha0.unsqueeze(-1), alpha0_p, kappa0.unsqueeze(-1))
             gaussian = kappa0 * (self.alpha / self.alpha0.unsqueeze(-1) * gaussian).sum(-1)
         return KL(dirichlet=dirichlet.to(gaussian.dtype), gaussian=gaussian)
+
+    def loss(self, *, lambda_g: float, lambda_d: float, form: KLForm = "expected", kappa: int = 1) -> Float[Tensor, ""]:
+        """Compute what to add to the reconstruction loss: the mean over texts of λ′_G/(n d) L_G + λ′_D/n L_D.
+
+        Section "Loss" of the paper, with d the size of a vector. `kappa` is that of `sample`.
+        """
+        kl = self.kl(form, kappa=kappa).per_token(self.lengths, self.mu.shape[-1])
+        return lambda_g * kl.gaussian.mean() + lambda_d * kl.dirichlet.mean()
 
     def prune(self, threshold: float) -> "Posterior":
         """Drop tokens with α ≤ `threshold` and scale the other components, also the prior's, so that α₀ stays the same.

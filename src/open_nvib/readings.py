@@ -1,8 +1,9 @@
 """Compare the three readings of a posterior: a sample, the mean and the points.
 
-Attention reads a component as a Gaussian likelihood of the query u. A sample has one draw z of it, the mean has the
-average over draws, and the points have z = μ. An average of likelihoods is above a typical likelihood (Jensen), most of
-all for a wide Gaussian and a query far from it, so that the mean may attend to a component that no sample attends to.
+Attention reads a component as a Gaussian likelihood of the query u. A sample has the likelihood of one draw z, the mean
+has the average of the likelihood over draws, and the points have the average of its logarithm. The average of a
+likelihood is above a typical one (Jensen), most of all for a wide Gaussian and a query far from it. So the mean may
+attend to a component that no sample attends to.
 """
 
 import math
@@ -16,7 +17,8 @@ from open_nvib._checks import check
 from open_nvib.attention import DenoisingAttention
 from open_nvib.process import Posterior
 
-MOVED = 0.05  # attention that the mean may give the prior's component beyond what samples give it
+MOVED = 0.05
+"""Attention that the mean or the points may give the prior's component beyond what samples give it."""
 
 
 def likelihood_gap(
@@ -47,6 +49,10 @@ def likelihood_gap(
 class ReadingComparison:
     """How attention over the mean and over the points differs from attention over samples.
 
+    >>> nvib, attention = NVIB(8), DenoisingAttention(8)
+    >>> found = compare_readings(attention, torch.randn(2, 3, 8), nvib(torch.randn(2, 5, 8)))
+    >>> reading = "mean" if found.mean_agrees else "points" if found.points_agree else "sample"
+
     Attributes:
         mean_distance: distance of the output over the mean from the average output over samples, relative to its norm.
         points_distance: the same for the points.
@@ -69,8 +75,15 @@ class ReadingComparison:
 
         Drawn to the prior: the prior's component gets over 0.05 of attention more from the mean than from samples.
         """
-        moved = self.mean_prior_weight - self.sample_prior_weight
-        return self.mean_distance <= self.sample_distance and moved <= MOVED
+        return self._agrees(self.mean_distance, self.mean_prior_weight)
+
+    @property
+    def points_agree(self) -> bool:
+        """Whether the points are no farther from the average of samples than one sample is, nor drawn to the prior."""
+        return self._agrees(self.points_distance, self.points_prior_weight)
+
+    def _agrees(self, distance: float, prior_weight: float) -> bool:
+        return distance <= self.sample_distance and prior_weight - self.sample_prior_weight <= MOVED
 
 
 @torch.no_grad()
@@ -84,7 +97,8 @@ def compare_readings(
 ) -> ReadingComparison:
     """Attend to the mean, the points and some samples of a posterior, and compare the results.
 
-    Use it on held-out data of a trained model. Where `mean_agrees` is False, test with the points.
+    Use it on held-out data of a trained model. If `mean_agrees` is False and `points_agree` is True, test with the
+    points.
     """
     readable = {"attention": (attention, DenoisingAttention), "posterior": (posterior, Posterior, "Call NVIB.")}
     check("compare_readings", **readable, samples=(samples, int))

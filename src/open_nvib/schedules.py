@@ -11,6 +11,9 @@ Kind = Literal["linear", "cyclical"]
 class Schedule:
     """A number that depends on the step.
 
+    >>> Schedule(0.0, 1.0, from_step=100, to_step=300).at(200)
+    0.5
+
     Args:
         kind: "linear" goes from `start` to `end` between two steps and is constant outside; "cyclical" repeats such a
             ramp over the first half of every `period` steps and stays at `end` over the second half.

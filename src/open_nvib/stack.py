@@ -25,6 +25,10 @@ class Encoded:
     """Hidden states of the last layer, and the posterior of each layer, the first one first.
 
     The posteriors are also the cache of a causal encoder: μ, σ and α of each token that was read, in each layer.
+
+    >>> encoded = NVIBEncoder(2, 8, 2)(torch.randn(2, 5, 8), sample=True)
+    >>> encoded.kl(weights=[1, 2]).gaussian.shape
+    torch.Size([2])
     """
 
     hidden: Float[Tensor, "batch n size"]
@@ -45,6 +49,8 @@ class Encoded:
 
 class NVIBEncoderLayer(nn.Module):
     """A Transformer encoder layer, norm first, whose self-attention reads a Dirichlet process.
+
+    >>> hidden, posterior = NVIBEncoderLayer(8, 2)(torch.randn(2, 5, 8), sample=True)
 
     Args:
         size: size of the hidden states, and p of the process.
@@ -97,7 +103,7 @@ class NVIBEncoderLayer(nn.Module):
         if past is not None and (sample or not self.causal):
             raise ValueError("NVIBEncoderLayer: past is given, expected none unless causal is True and sample False.")
         normed = self.attention_norm(x)
-        posterior = self.nvib(normed, mask)
+        posterior = self.nvib(normed, mask, gate_noise=sample)
         if below is not None:
             posterior = stack_on(posterior, below)
         if past is not None:
@@ -110,7 +116,12 @@ class NVIBEncoderLayer(nn.Module):
 
 
 class NVIBEncoder(nn.Module):
-    """A stack of `NVIBEncoderLayer`, each of which multiplies its α by that of the layer below."""
+    """A stack of `NVIBEncoderLayer`, each of which multiplies its α by that of the layer below.
+
+    >>> encoder = NVIBEncoder(layers=2, size=8, heads=2, delta=0.5)
+    >>> encoder(torch.randn(2, 5, 8), sample=False).hidden.shape
+    torch.Size([2, 5, 8])
+    """
 
     def __init__(self, layers: int, size: int, heads: int, **options: Any) -> None:
         super().__init__()

@@ -8,7 +8,10 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from open_nvib._checks import check
+from open_nvib._fused import attend_biased, bias_keys, pad_values
+from open_nvib._records import unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
+from open_nvib.mixtures import ImpulseMixture
 
 
 class MixtureAttention(DenoisingAttention):
@@ -21,16 +24,29 @@ class MixtureAttention(DenoisingAttention):
         num_heads: number of heads; divides `embed_dim`.
         bias: whether the query and output projections have a bias.
         kdim: p, the size of the vectors of the mixture; default `embed_dim`.
+        bound_queries: that of `DenoisingAttention`.
+
+    >>> posterior = NVIB(8)(torch.randn(2, 5, 8))
+    >>> attended, weights = MixtureAttention(8, 2)(torch.randn(2, 3, 8), posterior.mean())
     """
 
-    def __init__(self, embed_dim: int, num_heads: int, *, bias: bool = True, kdim: int | None = None) -> None:
+    def __init__(
+        self,
+        embed_dim: int,
+        num_heads: int,
+        *,
+        bias: bool = True,
+        kdim: int | None = None,
+        bound_queries: bool = False,
+    ) -> None:
         check("MixtureAttention", embed_dim=(embed_dim, int), num_heads=(num_heads, int))
         if embed_dim % num_heads:
             raise ValueError(
                 f"MixtureAttention: embed_dim is {embed_dim}, expected a multiple of num_heads, {num_heads}."
             )
         p = embed_dim if kdim is None else kdim
-        super().__init__(p, num_heads, query_size=embed_dim, head_size=embed_dim // num_heads, bias=bias)
+        sizes = {"query_size": embed_dim, "head_size": embed_dim // num_heads}
+        super().__init__(p, num_heads, **sizes, bias=bias, bound_queries=bound_queries)
 
     @classmethod
     def from_torch(cls, attention: nn.MultiheadAttention) -> "MixtureAttention":
@@ -89,6 +105,11 @@ class MixtureDecoderLayer(nn.TransformerDecoderLayer):
 
     Args:
         p: size of the vectors of the mixture; default `d_model`.
+        bound_queries: that of `DenoisingAttention`.
+
+    >>> decoder = nn.TransformerDecoder(MixtureDecoderLayer(8, 2), num_layers=3)
+    >>> decoder(torch.randn(2, 4, 8), NVIB(8)(torch.randn(2, 5, 8)).sample()).shape
+    torch.Size([2, 4, 8])
     """
 
     def __init__(
@@ -103,7 +124,58 @@ class MixtureDecoderLayer(nn.TransformerDecoderLayer):
         bias: bool = True,
         *,
         p: int | None = None,
+        bound_queries: bool = False,
     ) -> None:
-        attention = MixtureAttention(d_model, nhead, bias=bias, kdim=p)  # whose checks come first
+        # the checks of the attention come first
+        attention = MixtureAttention(d_model, nhead, bias=bias, kdim=p, bound_queries=bound_queries)
         super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, True, norm_first, bias)
         self.multihead_attn = attention  # pyright: ignore
+
+
+class MixtureSelfAttention(nn.TransformerEncoderLayer):
+    """`torch.nn.TransformerEncoderLayer` over the vectors of a mixture, batch first, which passes their weights on.
+
+    log π is added to the attention scores (proportional attention): a vector of twice the weight is attended to as two
+    equal vectors would be, and one without weight not at all. With equal weights it is torch's layer. Stack it before a
+    decoder reads the mixture. The arguments are torch's.
+
+    >>> layers = nn.Sequential(MixtureSelfAttention(8, 2), MixtureSelfAttention(8, 2))
+    >>> mixture = NVIB(8)(torch.randn(2, 5, 8)).sample()
+    >>> torch.equal(layers(mixture).log_weights, mixture.log_weights)
+    True
+    """
+
+    def __init__(
+        self,
+        d_model: int,
+        nhead: int,
+        dim_feedforward: int = 2048,
+        dropout: float = 0.1,
+        activation: str | Callable[[Tensor], Tensor] = F.relu,
+        layer_norm_eps: float = 1e-5,
+        norm_first: bool = True,
+        bias: bool = True,
+    ) -> None:
+        super().__init__(d_model, nhead, dim_feedforward, dropout, activation, layer_norm_eps, True, norm_first, bias)
+
+    def forward(self, mixture: ImpulseMixture) -> ImpulseMixture:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Change the vectors of a mixture: of a sample in training, of the points at test time."""
+        fix = "Call .sample() or .points() on a posterior."
+        check("MixtureSelfAttention", mixture=(mixture, ImpulseMixture, fix))
+        x, log_pi = mixture.z, mixture.log_pi
+        if self.norm_first:
+            x = x + self._attend(self.norm1(x), log_pi)
+            x = x + self._ff_block(self.norm2(x))
+        else:
+            x = self.norm1(x + self._attend(x, log_pi))
+            x = self.norm2(x + self._ff_block(x))
+        spread = mixture.spread if self.norm_first else None  # a norm at the end removes the noise's part of ‖z‖²
+        return unchecked(ImpulseMixture, z=x, log_pi=log_pi, spread=spread)
+
+    def _attend(self, x: Tensor, log_pi: Tensor) -> Tensor:
+        attention = self.self_attn
+        heads, d = attention.num_heads, attention.head_dim
+        projected = F.linear(x, attention.in_proj_weight, attention.in_proj_bias)  # (batch, n, 3·heads·d)
+        q, k, v = (part.unflatten(-1, (heads, d)).transpose(1, 2) for part in projected.chunk(3, -1))
+        attended = attend_biased(q, bias_keys(k, log_pi.unsqueeze(1)), pad_values(v), scale=d**-0.5)
+        return self.dropout1(attention.out_proj(attended.transpose(1, 2).flatten(2)))

@@ -4,10 +4,13 @@ import torch
 
 from open_nvib.app.html import (
     MAX_MAP,
+    MAX_NAME_LETTERS,
     cards,
     framed,
     heat_map,
+    joined,
     marked,
+    message,
     path_table,
     text_list,
     token_strip,
@@ -26,7 +29,7 @@ def test_dropped_tokens_are_struck_through_and_pieces_of_words_hang_together():
     page = token_strip([token("walk"), token("##ing"), token("far", 0.0, kept=False)], 0.25)
     assert ">walk</span><span" in page
     assert '</span> <del class="nv-dropped"' in page
-    assert "2 of 3 vectors kept, the prior has 25% of the weight" in page
+    assert "2 of 3 vectors kept; the prior has 25% of the weight" in page
 
 
 def test_tokens_that_share_a_vector_stand_on_one_ground():
@@ -48,6 +51,13 @@ def test_tokens_that_share_a_vector_stand_on_one_ground():
 def test_the_heaviest_token_is_the_darkest():
     page = token_strip([token("a", 0.2), token("b", 0.4)])
     assert page.index("--shade:39%") < page.index("--shade:70%")
+    assert "more weight" in page
+
+
+def test_vectors_that_weigh_the_same_are_coloured_by_kl():
+    page = token_strip([replace(token("a"), kl=62.0), replace(token("b"), kl=124.0), token("c", 0.55)])
+    assert page.index("--shade:39%") < page.index("--shade:70%")
+    assert "KL, 3 to 124 nats" in page
 
 
 def test_of_a_pooled_latent_no_token_is_called_dropped():
@@ -57,9 +67,9 @@ def test_of_a_pooled_latent_no_token_is_called_dropped():
 
 
 def test_differences_are_marked():
-    page = marked("the cat sat", "the dog sat")
+    page = marked("the cat sat", "the dog sat", "a note")
     assert '<del class="nv-lost">cat</del> <ins class="nv-new">dog</ins>' in page
-    assert "word for word" in marked("a b", "a b")
+    assert "a note" in page
 
 
 def test_vectors_that_nothing_was_read_from_have_no_column():
@@ -72,13 +82,14 @@ def test_nothing_from_a_text_is_markup():
     pieces = [
         token_strip([token(EVIL)]),
         token_strip([token(EVIL, 0.0, kept=False)]),
-        marked(EVIL, EVIL + " y"),
-        marked("x", EVIL),
+        marked(EVIL, EVIL + " y", EVIL),
+        marked("x", EVIL, ""),
         token_table([token(EVIL)]),
         heat_map([EVIL], [EVIL], torch.ones(1, 1)),
         text_list([EVIL]),
         path_table([0.0, 1.0], [EVIL, EVIL + " y"]),
         cards([(EVIL, "")]),
+        message(EVIL, EVIL),
         framed(EVIL, EVIL),
     ]
     assert not any("<script" in piece for piece in pieces)
@@ -91,3 +102,7 @@ def test_a_map_of_a_long_text_is_cut_and_says_so():
     assert page.count("<tr>") == MAX_MAP + 1
     assert page.count('scope="col"') == MAX_MAP
     assert f"the first {MAX_MAP} tokens only" in page
+
+
+def test_the_name_of_a_vector_of_many_tokens_is_short():
+    assert len(joined([token("word")] * 300)) <= MAX_NAME_LETTERS

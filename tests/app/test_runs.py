@@ -8,10 +8,10 @@ from open_nvib.app.runs import EXAMPLES, _names, example_pairs, example_texts, o
 from open_nvib.store.evaluations import Chosen, Evaluation, Example, NumberExample, NumberOfVectors, Reconstruction
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import change_metrics
-from open_nvib.store.settings import EvaluateConfig, Recipe
+from open_nvib.store.task_settings import EvaluateConfig, Recipe
 from open_nvib.text import Run
 from open_nvib.text.data import load_prepared
-from open_nvib.text.model.number import Needed
+from open_nvib.text.model.vector_count import VectorCounts
 
 
 def test_names_are_as_long_as_they_must_be():
@@ -59,16 +59,16 @@ def test_without_data_they_are_plain_english(copy):
 
 
 def test_pairs_to_compare_are_of_one_length(runs, monkeypatch):
-    run = runs["nvae"]
+    run = runs["any"]
 
-    def need(self: Run, ids: list[list[int]]) -> Needed:
+    def need(self: Run, ids: list[list[int]]) -> VectorCounts:
         """What a better model might find: all texts come back, each with its own number."""
         vectors = torch.tensor([1 + sum(text) % len(text) for text in ids])
         nothing = torch.zeros(len(ids))
-        return Needed(vectors, nothing, nothing == 0, nothing.long(), nothing.long())
+        return VectorCounts(vectors, nothing, nothing == 0, nothing.long(), nothing.long(), nothing > 0)
 
-    monkeypatch.setattr(Run, "find_needed", need)
-    pairs = example_pairs({"paper": runs["paper"], "nvae": run})
+    monkeypatch.setattr(Run, "find_fewest", need)
+    pairs = example_pairs({"paper": runs["paper"], "any": run})
     assert pairs
     for pair in pairs:
         first, second = run.tokenize(list(pair))
@@ -79,10 +79,10 @@ def test_pairs_to_compare_are_of_one_length(runs, monkeypatch):
 
 
 def test_pairs_to_compare_come_from_the_evaluation_where_there_is_one(runs, tmp_path):
-    run = replace(runs["nvae"], path=tmp_path)
+    run = replace(runs["any"], path=tmp_path)
     examples = (NumberExample("one text", 2, 1), NumberExample("another text", 2, 2))
     chosen = Chosen(kept=0.5, vectors=1.5)
-    part = NumberOfVectors(2, shares=(), needed=chosen, decided=chosen, examples=examples)
+    part = NumberOfVectors(2, shares=(), fewest=chosen, auto=chosen, examples=examples)
     found = Evaluation(EvaluateConfig(), run.config, Recipe({}, {}), number={"short": part})
     change_metrics(run.path, lambda metrics: replace(metrics, evaluations={found.name: found}))
-    assert example_pairs({"nvae": run}) == [("one text", "another text")]
+    assert example_pairs({"any": run}) == [("one text", "another text")]

@@ -8,32 +8,30 @@ import threading
 import time
 import uuid
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import gradio as gr
 import httpx
 import pytest
 from app.conftest import free_port
 
-from open_nvib.app import make_app, network, serve
-from open_nvib.app.network import MAX_BODY_BYTES, MAX_OPEN_PER_CLIENT, MAX_PER_CLIENT, MAX_QUEUE
+from open_nvib.app import serve
+from open_nvib.app.handlers import PageBlocks, on, shown
+from open_nvib.app.network import MAX_BODY_BYTES, MAX_OPEN_PER_CLIENT, MAX_POSTS, MAX_POSTS_PER_CLIENT
+from open_nvib.app.page import serving
+from open_nvib.app.tabs import verdict
 from open_nvib.store.files import InputError
 
 
-def call(client, handler: str, values: list, *, timeout: float = 60.0) -> dict:
-    """Press a button as the page's script does: join the queue, then read until the result is there."""
-    session = uuid.uuid4().hex
-    index = handlers(client)[handler]
-    body = {"data": values, "fn_index": index, "session_hash": session, "event_data": None, "trigger_id": None}
-    headers = {"content-type": "application/json"}
-    client.post("/gradio_api/queue/join", content=json.dumps(body), headers=headers).raise_for_status()
-    with client.stream("GET", f"/gradio_api/queue/data?session_hash={session}", timeout=timeout) as events:
-        events.raise_for_status()
-        for line in events.iter_lines():
-            if line.startswith("data:"):
-                event = json.loads(line[5:])
-                if event["msg"] == "process_completed":
-                    return event
-    raise AssertionError(f"{handler}: the server hung up before the result")
+def call(client, handler: str, values: list) -> dict:
+    """Press a button as the page's script does. Returns the answer: "data", or "error" for a refusal of gradio's."""
+    return post(client, handler, values, session=uuid.uuid4().hex).json()
+
+
+def post(client, handler: str, values: list, *, session: str = "x", **options) -> httpx.Response:
+    body = {"data": values, "fn_index": handlers(client)[handler], "session_hash": session}
+    headers = {"content-type": "application/json"} | options.pop("headers", {})
+    return client.post("/gradio_api/run/predict", content=json.dumps(body), headers=headers, **options)
 
 
 def handlers(client) -> dict[str, int]:
@@ -54,11 +52,10 @@ def client(address):
 
 
 def test_a_handler_answers(client, known):
-    event = call(client, "inspect-strip", ["nvae", known[0]])
-    assert event["success"]
-    _, slider, strip, reconstruction, back, table, heat = event["output"]["data"]
+    slider, notes, strip, reconstruction, heat, table = call(client, "inspect-strip", ["nvae", known[0]])["data"]
     assert slider["maximum"] >= slider["value"]
-    assert "comes back" in back
+    assert "0.5 for each token" in slider["info"]
+    assert notes == ""
     assert "vectors for" in strip
     assert "word for word" in reconstruction
     assert "<table" in table
@@ -72,7 +69,7 @@ def test_a_handler_answers(client, known):
         ("inspect-strip", ["nvae", None], "sentence"),
         ("inspect-strip", ["nvae", "word " * 300], "tokens"),
         ("inspect-strip", ["nvae", "x" * 5000], "sentence"),
-        ("inspect-strip", ["nvae", "half \ud83d of it"], "sentence"),
+        ("inspect-strip", ["nvae", "half \ud83d of it"], "character"),
         ("inspect-strip", ["/etc", "a sentence"], "not in the list"),
         ("generate-texts", ["nvae", 10_000, 0, True, 5, 0.3], "greater than maximum"),
         ("generate-texts", ["nvae", 5, -1, True, 5, 0.3], "seed"),
@@ -83,21 +80,37 @@ def test_a_handler_answers(client, known):
     ],
 )
 def test_a_bad_input_is_a_message_and_not_a_traceback(client, handler, values, name):
-    event = call(client, handler, values)
-    assert not event["success"]
-    said = json.dumps(event["output"], ensure_ascii=False)
+    said = json.dumps(call(client, handler, values), ensure_ascii=False)
     assert name in said
+    assert "Invalid input" in said
     assert "Traceback" not in said
     assert ".py" not in said
 
 
-def test_a_mistake_is_called_one(client):
-    assert call(client, "inspect-strip", ["nvae", ""])["output"]["title"] == "Invalid input"
+def test_a_mistake_clears_old_results(client):
+    slider, message, *results = call(client, "inspect-strip", ["nvae", ""])["data"]
+    assert slider == {"__type__": "update"}
+    assert "Invalid input" in message
+    assert results == [""] * 4
+
+
+def test_a_length_never_seen_in_training_is_warned_about(client, known):
+    assert "trained with" in call(client, "inspect-strip", ["nvae", " ".join(known[:4])])["data"][1]
+
+
+def test_a_text_with_unknown_characters_is_never_the_same(runs):
+    run = runs["nvae"]
+    ids = run.tokenize(["the 漢 council"])[0]
+    assert run.tokenizer.unk_token_id in ids
+    assert "does not know" in verdict(run, "the 漢 council", ids, ids)
+    (known,) = run.tokenize(["the council"])
+    assert verdict(run, "the council", known, known) == "the same, word for word"
+    assert "word for word" not in verdict(run, "The Council", known, known)
 
 
 def test_markup_in_a_text_is_shown_as_text(client):
     event = call(client, "inspect-strip", ["nvae", "<img src=x onerror=alert(1)> the council"])
-    assert "<img" not in json.dumps(event["output"]["data"])
+    assert "<img" not in json.dumps(event["data"])
 
 
 @pytest.mark.parametrize(
@@ -132,20 +145,19 @@ def test_a_report_names_no_directory(client, runs):
     path.rename(path.with_name("elsewhere"))
     gone = call(client, "report-frame", ["paper"])
     path.with_name("elsewhere").rename(path)
-    assert made["success"]
-    assert not gone["success"]
+    assert "iframe" in made["data"][0]
+    assert "Invalid input" in gone["data"][0]
     assert str(path.parent) not in json.dumps([made, gone])
 
 
 def test_a_report_is_that_of_the_run_on_the_page(client, runs):
-    assert call(client, "report-frame", ["vts"])["success"]
+    assert "iframe" in call(client, "report-frame", ["vts"])["data"][0]
     config = runs["vts"].path / "config.yaml"
     before = config.read_text()
     config.write_text(before.replace("seed: 0", "seed: 7"))
     again = call(client, "report-frame", ["vts"])
     config.write_text(before)
-    assert not again["success"]
-    assert "other settings" in again["output"]["error"]
+    assert "other settings" in again["data"][0]
 
 
 def test_nothing_can_be_uploaded(client):
@@ -154,7 +166,15 @@ def test_nothing_can_be_uploaded(client):
 
 
 @pytest.mark.parametrize(
-    "path", ["deep_link?session_hash=x", "dev/reload", "component_server", "custom_component/1/client/component/x.js"]
+    "path",
+    [
+        "deep_link?session_hash=x",
+        "dev/reload",
+        "component_server",
+        "custom_component/1/x.js",
+        "queue/data",
+        "queue/join",
+    ],
 )
 def test_gradio_answers_only_what_the_page_asks_for(client, path):
     """A deep link is a file on disk, the reload a stream without end."""
@@ -163,10 +183,10 @@ def test_gradio_answers_only_what_the_page_asks_for(client, path):
 
 def test_large_requests_are_refused(client):
     body = b"x" * (MAX_BODY_BYTES + 1)
-    assert client.post("/gradio_api/queue/join", content=body).status_code == 413
+    assert client.post("/gradio_api/run/predict", content=body).status_code == 413
     pieces = (body[start : start + 65536] for start in range(0, len(body), 65536))  # without a length in the header
     with contextlib.suppress(httpx.HTTPError):  # hung up on: as good
-        assert client.post("/gradio_api/queue/join", content=pieces).status_code >= 400
+        assert client.post("/gradio_api/run/predict", content=pieces).status_code >= 400
 
 
 @pytest.mark.parametrize(
@@ -195,67 +215,102 @@ def test_large_requests_are_refused(client):
 def test_other_hosts_and_origins_are_refused(client, headers, method):
     preflight = {"access-control-request-method": "POST"} if method == "OPTIONS" else {}
     response = client.request(
-        method, "/gradio_api/queue/join" if method == "POST" else "/config", headers=headers | preflight
+        method, "/gradio_api/run/predict" if method == "POST" else "/config", headers=headers | preflight
     )
     assert response.status_code == 403
     assert len(response.text.splitlines()) == 1
     assert not [name for name in response.headers if name.startswith("access-control")]
 
 
-def test_the_hosts_that_the_page_is_served_at_are_answered(runs, monkeypatch):
+def test_the_hosts_that_the_page_is_served_at_are_answered(monkeypatch):
     monkeypatch.setenv("SPACE_HOST", "me-space.hf.space")
-    blocks, port = make_app({"nvae": runs["nvae"]}), free_port()
-    try:
-        serve(blocks, host="0.0.0.0", port=port, allowed_hosts=["latent.example"], wait=False)
-        with httpx.Client() as client:
-            for host in ("localhost", "127.0.0.1", "127.0.0.9", "latent.example", "me-space.hf.space:443"):
-                where = "127.0.0.9" if host == "127.0.0.9" else "127.0.0.1"
-                own = {"host": host, "origin": f"https://{host}"}
-                assert client.get(f"http://{where}:{port}/config", headers=own).status_code == 200, host
-            proxied = {"host": f"127.0.0.1:{port}", "origin": "https://latent.example"}
-            assert client.get(f"http://127.0.0.1:{port}/config", headers=proxied).status_code == 200
-            assert client.get(f"http://127.0.0.1:{port}/config", headers={"host": "10.1.2.3"}).status_code == 403
-    finally:
-        blocks.close()
+    with gr.Blocks() as blocks:
+        gr.Markdown("a page")
+    port = free_port()
+    with (
+        serving(blocks, host="0.0.0.0", port=port, allowed_hosts=["latent.example"]),
+        httpx.Client(timeout=60.0) as client,
+    ):
+        for host in ("localhost", "127.0.0.1", "127.0.0.9", "latent.example", "me-space.hf.space:443"):
+            where = "127.0.0.9" if host == "127.0.0.9" else "127.0.0.1"
+            own = {"host": host, "origin": f"https://{host}"}
+            assert client.get(f"http://{where}:{port}/config", headers=own).status_code == 200, host
+        proxied = {"host": f"127.0.0.1:{port}", "origin": "https://latent.example"}
+        assert client.get(f"http://127.0.0.1:{port}/config", headers=proxied).status_code == 200
+        assert client.get(f"http://127.0.0.1:{port}/config", headers={"host": "10.1.2.3"}).status_code == 403
 
 
 def from_address(address: str, own: str) -> httpx.Client:
     return httpx.Client(base_url=address, timeout=60.0, transport=httpx.HTTPTransport(local_address=own))
 
 
-@pytest.fixture(scope="module")
-def proxied_address(runs):
-    """Where a page is served that is told of a proxy on this machine."""
-    blocks = make_app({"nvae": runs["nvae"]})
-    yield serve(blocks, port=free_port(), allowed_hosts=["latent.example"], wait=False)
-    blocks.close()
+class Waiting:
+    """Requests that wait until they are let go, instead of a model that computes."""
+
+    def __init__(self) -> None:
+        self.release = threading.Event()
+
+    def __call__(self, text: str) -> str:
+        assert text != "wait" or self.release.wait(60)
+        return text
 
 
-def fill_queue(address: str, own: list[str], pose_as: str) -> Counter[int]:
-    """Ask for more than the queue takes, from these addresses in turn and as a numbered one. Returns the codes."""
-    codes: Counter[int] = Counter()
+@pytest.fixture(scope="module", params=["", "latent.example"], ids=["direct", "proxied"])
+def waiting(request):
+    """A small page whose requests wait, where it is served, and whether it is told of a proxy on this machine."""
+    wait = Waiting()
+    with PageBlocks() as blocks:
+        box = gr.Textbox(elem_id="box")
+        on([box.submit], wait, [box], [shown("answer")])
+    blocks.max_threads = 2
+    proxies = [request.param] if request.param else []
+    with serving(blocks, host="127.0.0.1", port=free_port(), allowed_hosts=proxies) as address:
+        yield wait, address, bool(proxies)
+
+
+def fill(waiting, own: list[str], pose_as: str, count: int) -> Counter[int]:
+    """Ask for more than is taken, from these addresses in turn and as a numbered one. Returns the status codes."""
+    wait, address, _ = waiting
+    wait.release.clear()
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(from_address(address, each)) for each in own]
-        body = {"data": ["nvae", 20, 0, True, 5, 10], "fn_index": handlers(clients[0])["generate-texts"]}
-        for number in range(2 * MAX_QUEUE):
-            client, headers = clients[number % len(clients)], {"x-forwarded-for": pose_as.format(number)}
-            answer = client.post("/gradio_api/queue/join", json=body | {"session_hash": "greedy"}, headers=headers)
-            codes[answer.status_code] += 1
-    return codes
+        pool = stack.enter_context(ThreadPoolExecutor(count))
 
+        def ask(number: int) -> int:
+            headers = {"x-forwarded-for": pose_as.format(number)}
+            return post(clients[number % len(clients)], "answer", ["wait"], headers=headers).status_code
 
-def test_one_client_cannot_fill_the_queue(proxied_address, known):
-    assert set(fill_queue(proxied_address, ["127.0.0.1"], "2001:db8::{:x}")) == {200, 429}
-    with httpx.Client(base_url=proxied_address, timeout=60.0, headers={"x-forwarded-for": "192.0.2.1"}) as other:
-        assert call(other, "inspect-strip", ["nvae", known[0]])["success"]
+        asked = [pool.submit(ask, number) for number in range(count)]
+        ends = time.monotonic() + 60
+        while sum(one.done() for one in asked) < count - MAX_POSTS and time.monotonic() < ends:
+            time.sleep(0.05)
+        wait.release.set()
+        return Counter(one.result() for one in asked)
 
 
 @pytest.mark.parametrize("own", [["127.0.0.1"], ["127.0.0.2", "127.0.0.3", "127.0.0.4"]])
-def test_one_client_cannot_pose_as_many(address, app_blocks, own):
-    """Without a proxy nobody is believed to be one, and loopback is one machine: no answer is 503, of a full queue."""
-    assert set(fill_queue(address, own, "192.0.2.{}")) == {200, 429}
-    while len(app_blocks._queue):  # other tests use it too
-        time.sleep(0.1)
+def test_one_client_cannot_take_all_places(waiting, own):
+    """Without a proxy nobody is believed to be one, loopback is one machine, and a network of 64 bits is one client."""
+    codes = fill(waiting, own, "2001:db8::{:x}" if waiting[2] else "192.0.2.{}", MAX_POSTS + 8)
+    assert set(codes) == {200, 429}
+    assert codes[200] >= MAX_POSTS_PER_CLIENT
+
+
+def test_many_clients_are_told_that_the_page_is_full(waiting):
+    proxied = waiting[2]
+    codes = fill(waiting, ["127.0.0.1"], "192.0.2.{}", MAX_POSTS + 8)
+    assert set(codes) == ({200, 503} if proxied else {200, 429})
+
+
+def test_others_are_answered_while_one_client_has_its_places_full(waiting):
+    _, address, proxied = waiting
+    if not proxied:
+        pytest.skip("without a proxy all come from this machine")
+    opened = open_requests(address, "POST /gradio_api/run/predict", "192.0.2.6", MAX_POSTS_PER_CLIENT)
+    with httpx.Client(base_url=address, timeout=60.0, headers={"x-forwarded-for": "192.0.2.7"}) as other:
+        assert post(other, "answer", ["hello"]).json()["data"] == ["hello"]
+    for one in opened:
+        one.close()
 
 
 def open_requests(address: str, line: str, client: str, count: int) -> list[socket.socket]:
@@ -268,9 +323,9 @@ def open_requests(address: str, line: str, client: str, count: int) -> list[sock
     return opened
 
 
-def test_requests_that_are_still_read_count(proxied_address):
+def test_requests_that_are_still_read_count(waiting):
     """A client that sends the ends of many requests at once gets no more of them into the queue."""
-    opened = open_requests(proxied_address, "POST /gradio_api/queue/join", "192.0.2.4", MAX_PER_CLIENT + 8)
+    opened = open_requests(waiting[1], "POST /gradio_api/run/predict", "192.0.2.4", MAX_POSTS_PER_CLIENT + 8)
     ends, answered = time.monotonic() + 30, []
     while len(answered) < 8 and time.monotonic() < ends:
         time.sleep(0.1)
@@ -281,29 +336,14 @@ def test_requests_that_are_still_read_count(proxied_address):
     assert codes == [b"429"] * 8
 
 
-def test_one_client_cannot_take_all_connections(proxied_address):
-    opened = open_requests(proxied_address, "GET /gradio_api/heartbeat/x", "192.0.2.5", MAX_OPEN_PER_CLIENT + 8)
+def test_one_client_cannot_take_all_connections(waiting):
+    opened = open_requests(waiting[1], "GET /gradio_api/heartbeat/x", "192.0.2.5", MAX_OPEN_PER_CLIENT + 8)
     codes = Counter(one.recv(100).split()[1] for one in opened)
-    with httpx.Client(base_url=proxied_address, timeout=60.0) as other:
-        assert other.get("/config").status_code == 200
+    if waiting[2]:
+        assert httpx.get(f"{waiting[1]}config", timeout=60.0).status_code == 200
     for one in opened:
         one.close()
     assert codes == {b"200": MAX_OPEN_PER_CLIENT, b"429": 8}
-
-
-def test_answers_that_nobody_fetches_do_not_pile_up(address, app_blocks, known, monkeypatch):
-    monkeypatch.setattr(network, "MAX_UNREAD_MESSAGES", 20)
-    with from_address(address, "127.0.0.5") as client:
-        index = handlers(client)["inspect-strip"]
-        for number in range(30):
-            body = {"data": ["nvae", known[0]], "fn_index": index, "session_hash": f"deaf-{number % 3}"}
-            assert client.post("/gradio_api/queue/join", json=body).status_code == 200
-            while len(app_blocks._queue) or app_blocks._queue.get_active_worker_count():
-                time.sleep(0.01)
-        queue = app_blocks._queue
-        assert sum(messages.qsize() for messages in queue.pending_messages_per_session.values()) < 40
-        assert sum(len(queue.pending_event_ids_session.get(f"deaf-{number}", ())) for number in range(3)) < 20
-        assert call(client, "inspect-strip", ["nvae", known[0]])["success"]
 
 
 WRONG = [{"a": [1]}, [[]], 3, True, "x", None, {"path": "/etc/passwd", "meta": {"_type": "gradio.FileData"}}]
@@ -322,32 +362,32 @@ def test_wrong_types_log_no_traceback(client, capfd, caplog):
         [1],
         "x",
     ):
-        assert client.post("/gradio_api/queue/join", json=body).status_code >= 400
+        assert client.post("/gradio_api/run/predict", json=body).status_code >= 400
     said = "".join(capfd.readouterr()) + caplog.text
     assert "Traceback" not in said
 
 
-def test_a_port_in_use_is_named(runs):
+def test_a_port_in_use_is_named():
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"port {port}"):
-            serve(make_app({"nvae": runs["nvae"]}), port=port, wait=False)
+            serve(gr.Blocks(), port=port)
 
 
 @pytest.mark.parametrize("port", [0, -1, 70_000])
 def test_a_port_that_is_none_is_an_error(port):
     with pytest.raises(InputError, match=f"port is {port}"):
-        serve(gr.Blocks(), port=port, wait=False)
+        serve(gr.Blocks(), port=port)
 
 
 def test_a_host_that_is_not_ours_is_an_error():
     with pytest.raises(InputError, match=r"192\.0\.2\.1"):
-        serve(gr.Blocks(), host="192.0.2.1", port=7861, wait=False)
+        serve(gr.Blocks(), host="192.0.2.1", port=7861)
 
 
-@pytest.mark.parametrize("seconds", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [2, pytest.param(60, marks=pytest.mark.slow)])
 def test_twenty_people_at_once(address, known, seconds):
     ends = time.monotonic() + seconds
     requests = [
@@ -365,7 +405,7 @@ def test_twenty_people_at_once(address, known, seconds):
                 handler, values = requests[turn % len(requests)]
                 try:
                     event = call(client, handler, values)
-                    (done if event["success"] else failed).append(handler)
+                    (done if "Invalid" not in json.dumps(event) else failed).append(handler)
                 except Exception as error:
                     failed.append(f"{handler}: {error!r}")
                 turn += 1

@@ -267,9 +267,10 @@ class TestDenoisingAttention:
 
     def test_derivatives(self, attention, kind):
         query = make(2, 2, QUERY_SIZE, seed=5).requires_grad_()
-        tensors = [x[:2, :3].clone().requires_grad_() for x in vars(mixtures()[kind]).values()]
+        fields = {name: x for name, x in vars(mixtures()[kind]).items() if x is not None}
+        tensors = [x[:2, :3].clone().requires_grad_() for x in fields.values()]
         build = (nv.ImpulseMixture, nv.GaussianMixture)[kind]
-        names = list(vars(mixtures()[kind]))
+        names = list(fields)
 
         def function(query, *tensors):
             return attention(query, build(**dict(zip(names, tensors, strict=True))))
@@ -316,3 +317,54 @@ def test_a_bias_keeps_its_digits_in_half_precision():
     keys, values = torch.zeros(1, 2, 6).bfloat16(), torch.eye(2, 6)[None].bfloat16()
     got = attend_biased(torch.zeros(1, 1, 6).bfloat16(), bias_keys(keys, bias), pad_values(values), scale=1.0)
     torch.testing.assert_close(got[0, 0, :2].float(), bias.softmax(-1)[0], atol=5e-3, rtol=0)
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_bounded_queries_stay_below_the_norm_of_the_noise(heads):
+    """u R/√(R² + ‖u‖²) with R = √(p√d), for each head; short queries are as they were."""
+    torch.manual_seed(0)
+    free, bounded = nv.DenoisingAttention(8, heads), nv.DenoisingAttention(8, heads, bound_queries=True)
+    bounded.load_state_dict(free.state_dict())
+    query, bound = torch.randn(2, 3, 8), math.sqrt(8 * math.sqrt(8 / heads))
+    for length in (1e-3, 1.0, 10.0, 1e4):
+        u = free.latent_queries(length * query)
+        expected = u * bound / (bound**2 + u.square().sum(-1, keepdim=True)).sqrt()
+        torch.testing.assert_close(bounded.latent_queries(length * query), expected)
+        assert (bounded.latent_queries(length * query).norm(dim=-1) <= bound * (1 + 1e-5)).all()
+    half = bounded.bfloat16()(query.bfloat16(), nv.NVIB(8)(torch.randn(2, 4, 8)).sample())
+    assert half.isfinite().all()
+
+
+@pytest.mark.parametrize("heads", [1, 2])
+def test_bounded_queries_attend_as_bounded_queries_do(heads):
+    """Each reading of the module is the pure function of the bounded u; with derivatives."""
+    torch.manual_seed(1)
+    attention = nv.DenoisingAttention(6, heads, bound_queries=True).double()
+    posterior, query = nv.NVIB(6)(torch.randn(2, 4, 6)).to(dtype=torch.float64), 20 * torch.randn(2, 3, 6).double()
+    u = attention.latent_queries(query)
+    for mixture in (posterior.sample(), posterior.points(), posterior.mean()):
+        if isinstance(mixture, nv.ImpulseMixture):
+            spread = 0.0 if mixture.spread is None else mixture.spread
+            log_pi = mixture.log_pi - 0.5 * attention.d**-0.5 * spread
+            latent = nv.attend_impulses(u, mixture.z.unsqueeze(1), log_pi.unsqueeze(1), d=attention.d)
+        else:
+            parts = (x.unsqueeze(1) for x in (mixture.mu, mixture.log_sigma, mixture.log_alpha))
+            latent = nv.attend_gaussians(u, *parts, d=attention.d)
+        w_v = attention.to_value.weight.view(heads, -1, 6)
+        expected = attention.to_output(torch.einsum("bhqp,hdp->bqhd", latent, w_v).flatten(2))
+        torch.testing.assert_close(attention(query, mixture), expected)
+    one = posterior.detach()[0].sample()
+    leaf = query[:1, :1].clone().requires_grad_()
+    assert gradcheck(lambda q: attention(q, one), leaf)
+    assert gradgradcheck(lambda q: attention(q, one), leaf)
+
+
+def test_bounded_queries_make_the_mean_agree_with_samples():
+    """Queries of norm 200, with which the mean attends to the prior's component: bounded, it does not."""
+    torch.manual_seed(2)
+    posterior, query = nv.NVIB(16)(torch.randn(4, 20, 16)), torch.randn(4, 3, 16)
+    free, bounded = nv.DenoisingAttention(16), nv.DenoisingAttention(16, bound_queries=True)
+    bounded.load_state_dict(free.state_dict())
+    query *= 200 / free.latent_queries(query).norm(dim=-1)[:, 0, :, None]
+    assert not nv.compare_readings(free, query, posterior).mean_agrees
+    assert nv.compare_readings(bounded, query, posterior).mean_agrees

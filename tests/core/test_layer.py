@@ -1,3 +1,5 @@
+from typing import Any
+
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -258,10 +260,10 @@ def test_without_contrast_merging_is_a_stride(hidden):
     assert (layer(hidden.repeat(1, 2, 1)).alpha[0, :-1] > 0).tolist() == [True, False] * N
 
 
-def one_by_one(layer, hidden, **cuts):
-    """The posteriors of the texts, each encoded alone with its own entry of `cuts`."""
+def one_by_one(layer, hidden, request):
+    """The posteriors of the texts, each encoded alone with its own entry of `request`."""
     rows = range(len(hidden))
-    return nv.Posterior.cat([layer(hidden[i : i + 1], **{k: v[i].item() for k, v in cuts.items()}) for i in rows])
+    return nv.Posterior.cat([layer(hidden[i : i + 1], None, request[i : i + 1]) for i in rows])
 
 
 @pytest.mark.parametrize("how", ["share", "vectors"])
@@ -269,42 +271,54 @@ def test_a_number_for_each_text_is_that_of_encoding_them_one_by_one(hidden, how)
     layer = merging_layer(keep_share=0.5)
     torch.nn.init.normal_(layer.to_alpha.weight, std=0.2)
     choices = {"share": torch.linspace(0.2, 1.0, BATCH), "vectors": torch.arange(1, BATCH + 1)}
-    cuts = {how: choices[how], "place": torch.linspace(0.0, 0.9, BATCH)}
-    found, expected = layer(hidden, **cuts), one_by_one(layer, hidden, **cuts)
+    request = nv.VectorRequest(**{how: choices[how]}, offset=torch.linspace(0.0, 0.9, BATCH))
+    found, expected = layer(hidden, None, request), one_by_one(layer, hidden, request)
     for name in ("alpha", "mu", "log_sigma", "mask"):
         torch.testing.assert_close(getattr(found, name), getattr(expected, name))
     for name in ("dirichlet", "gaussian"):
         torch.testing.assert_close(getattr(found.kl(), name), getattr(expected.kl(), name))
 
 
-@pytest.mark.parametrize("place", [0.0, 0.3, 0.99])
-def test_a_text_gets_as_many_vectors_as_asked_for(place):
+@pytest.mark.parametrize("offset", [0.0, 0.3, 0.99])
+def test_a_text_gets_as_many_vectors_as_asked_for(offset):
     layer, hidden = merging_layer(keep_share=0.5, alpha_contrast=0.0), torch.randn(1, 12, SIZE)
     for vectors in range(1, 15):
-        found = layer(hidden, vectors=vectors, place=place)
+        found = layer(hidden, None, nv.VectorRequest(vectors, offset=offset))
         assert (found.alpha[0, :-1] > 0).sum() == min(vectors, 12)
         torch.testing.assert_close(found.alpha0, layer(hidden).alpha0)
 
 
-def test_the_place_moves_the_cuts():
+def test_the_offset_moves_the_cuts():
     layer, hidden = merging_layer(keep_share=0.25, alpha_contrast=0.0), torch.randn(1, 8, SIZE)
-    components = [layer.component_of_token(hidden, place=place)[0].tolist() for place in (0.0, 0.5)]
+    components = [
+        layer.component_of_token(hidden, None, nv.VectorRequest(offset=offset))[0].tolist() for offset in (0.0, 0.5)
+    ]
     assert components == [[0, 0, 0, 0, 4, 4, 4, 4], [0, 0, 2, 2, 2, 2, 6, 6]]
 
 
 def test_mistakes_with_numbers_are_explained(hidden):
     layer = merging_layer(keep_share=0.5)
-    for cuts, words in (
-        ({"share": 0.5, "vectors": 2}, "one of the two"),
+    mistakes: list[tuple[dict[str, Any], str]] = [
+        ({"share": 0.5, "vectors": 2}, "expected one of them"),
         ({"share": 0.0}, "share"),
         ({"share": torch.full((BATCH + 1,), 0.5)}, "batch"),
-        ({"vectors": 0}, "at least 1"),
-        ({"place": 1.0}, "below 1"),
-    ):
+        ({"vectors": -1}, "at least 1"),
+        ({"offset": 1.0}, "below 1"),
+    ]
+    for cuts, words in mistakes:
         with pytest.raises(ValueError, match=words):
-            layer(hidden, **cuts)
+            layer(hidden, None, nv.VectorRequest(**cuts))
     with pytest.raises(ValueError, match="Build it with keep_share"):
-        nv.NVIB(P, input_size=SIZE)(hidden, vectors=2)
+        nv.NVIB(P, input_size=SIZE)(hidden, None, nv.VectorRequest(2))
+
+
+def test_old_keywords_warn_and_work(hidden):
+    layer = merging_layer(keep_share=0.5)
+    with pytest.warns(DeprecationWarning, match="VectorRequest"):
+        found = layer(hidden, vectors=2, place=0.3)
+    torch.testing.assert_close(found.alpha, layer(hidden, None, nv.VectorRequest(2, offset=0.3)).alpha)
+    with pytest.raises(TypeError, match="'number'"):
+        layer(hidden, number=2)
 
 
 @pytest.mark.parametrize("share", [0.0, -0.5, 1.5, float("nan")])

@@ -41,12 +41,12 @@ def test_the_core_imports_nothing_heavy():
 
 
 def test_the_command_without_its_extra_says_what_to_install(tmp_path):
-    """jsonargparse is hidden by a module of that name that is not there, as in an installation of the core alone."""
+    """docstring_parser is hidden, as in an installation of the core alone."""
     program = (
-        "import sys; sys.modules['jsonargparse'] = None; sys.argv = ['nvib', '--help']\n"
+        "import sys; sys.modules['docstring_parser'] = None; sys.argv = ['nvib', '--help']\n"
         "from open_nvib.__main__ import main; main()"
     )
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=tmp_path)
     assert result.returncode == 2
-    assert result.stderr.startswith("nvib: jsonargparse is not installed.")
+    assert result.stderr.startswith("nvib: docstring_parser is not installed.")
     assert result.stderr.count("\n") == 1

@@ -330,3 +330,15 @@ def test_points_have_weights_even_if_the_sum_of_the_pseudo_counts_overflows():
         alpha=alpha, mu=vectors, log_sigma=vectors, mask=torch.ones(1, 3).bool(), prior=layer.prior
     )
     torch.testing.assert_close(posterior.points().log_pi.exp(), torch.tensor([[0.5, 0.5, 0.0]]))
+
+
+def test_loss_is_the_weighted_mean_of_the_scaled_parts(posterior):
+    """λ′_G/(n d) L_G + λ′_D/n L_D, by a loop over texts; a text without tokens counts as one of one token."""
+    for form, kappa in (("expected", 1), ("exact", 2)):
+        kl = posterior.kl(form, kappa=kappa)
+        expected = 0.0
+        for text, length in enumerate(posterior.lengths.tolist()):
+            n = max(1, length)
+            expected += (0.3 / (n * posterior.mu.shape[-1]) * kl.gaussian[text] + 2 / n * kl.dirichlet[text]).item()
+        loss = posterior.loss(lambda_g=0.3, lambda_d=2.0, form=form, kappa=kappa)
+        assert loss.item() == pytest.approx(expected / len(posterior), rel=1e-5)

@@ -59,6 +59,48 @@ def test_attention_and_the_paper_sampler_compile_without_a_graph_break(backend):
     assert result.returncode == 0, result.stderr[-3000:]
 
 
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
+def test_gates_and_sets_compile_without_a_graph_break(backend):
+    program = """
+    import sys
+    from functools import partial
+    import torch
+    import open_nvib as nv
+
+    torch.manual_seed(0)
+    pool, attention = nv.SetPool(8, most=4, heads=2), nv.DenoisingAttention(8)
+    mixing = nv.MixtureSelfAttention(8, 2, 16)
+    gated = nv.NVIB(8, alpha_activation="gate", gate_pooling=True)
+    plain, merging = nv.NVIB(8), nv.NVIB(8, keep_share=0.5, alpha_unit="delta")
+    tokens, query = torch.randn(3, 6, 8), torch.randn(3, 2, 8)
+    numbers, groups = torch.tensor([1, 3, 4]), torch.randint(3, (3, 6))
+
+    def train(tokens, query):
+        pooled = pool(tokens, vectors=numbers)
+        posteriors = plain(pooled.hidden, pooled.mask), gated(tokens, gate_noise=True)
+        losses = [posterior.loss(lambda_g=0.1, lambda_d=1.0) for posterior in posteriors]
+        return sum(losses) + sum(attention(query, mixing(x.sample())).square().sum() for x in posteriors)
+
+    def test(tokens, query):
+        mixing.eval()
+        pooled = pool(tokens, vectors=2)
+        posteriors = [plain(pooled.hidden, pooled.mask), gated(tokens, gate_shift=1.0)]
+        posteriors += [gated(tokens, request=nv.VectorRequest(vectors=numbers))]
+        posteriors += [merging(tokens, request=nv.VectorRequest(groups=groups))]
+        return [attention(query, mixing(x.points())) for x in posteriors]
+
+    compile_ = partial(torch.compile, fullgraph=True, backend=sys.argv[1])
+    loss = compile_(train)(tokens, query)
+    loss.backward()
+    assert loss.isfinite()
+    trained = [x for module in (pool, gated, plain) for x in module.parameters()]
+    assert all(x.grad is not None and x.grad.isfinite().all() for x in trained)
+    torch.testing.assert_close(compile_(test)(tokens, query), test(tokens, query))
+    """
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(program), backend], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr[-3000:]
+
+
 @pytest.mark.parametrize("method", ["paper", "implicit"])
 @pytest.mark.parametrize("kappa", [1, 2])
 def test_vmap_over_samples(method, kappa):

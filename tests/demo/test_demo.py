@@ -11,7 +11,8 @@ from open_nvib.demo import DemoConfig, Terminal, demo
 from open_nvib.demo.demo import explain_numbers, mark_tokens
 from open_nvib.store.evaluations import Evaluation, Generation, LatentDiagnosis, Reconstruction
 from open_nvib.store.files import InputError
-from open_nvib.store.settings import EvaluateConfig, Recipe, TrainConfig
+from open_nvib.store.settings import TrainConfig
+from open_nvib.store.task_settings import EvaluateConfig, Recipe
 from open_nvib.text.using.inspection import TokenReport
 
 
@@ -94,7 +95,7 @@ def test_numbers_are_told_as_they_are():
         latent=LatentDiagnosis(kl_gaussian=812.4),
     )
     told = explain_numbers(found)
-    assert told[0].startswith("BLEU 91.2, 70% word for word (short):")
+    assert told[0].startswith("BLEU 91.2, 70% exact (short);")
     assert "lengths it never saw" in told[2]
     assert not any("PPL" in line for line in told)
     assert told[-1].startswith("812 nats")
@@ -155,7 +156,7 @@ def test_what_is_printed_to_be_pasted_is_quoted(tmp_path, monkeypatch):
         Terminal.of(out),
     )
     inspect = next(line for line in out.getvalue().splitlines() if "nvib inspect" in line)
-    words = shlex.split(inspect)
+    words = shlex.split(inspect, comments=True)
     assert words[:3] == ["nvib", "inspect", "a b/run"]
     assert len(words) == 4
     assert "'" in inspect

@@ -13,7 +13,7 @@ def train_small(folder: Path, bottleneck: str, data: Path) -> Path:
     config = TrainConfig(
         data=str(data),
         model=ModelSettings(bottleneck=bottleneck, d_model=32, ffn_size=32, max_positions=64, dropout=0.0),  # pyright: ignore[reportArgumentType]
-        loss=LossSettings(lambda_g=0.001, delta=0.3),
+        loss=LossSettings(lambda_g=0.001, delta=0.3) if bottleneck == "nvae" else LossSettings(),
         optimiser=OptimiserSettings(steps=60, batch_size=32, learning_rate=5e-3, clip=1.0),
         watch=WatchSettings(evaluate_every=60, bleu_sentences=4),
     )

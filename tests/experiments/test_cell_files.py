@@ -11,10 +11,9 @@ from small_experiment import cell_of
 from open_nvib.experiments.cell import read_state, run_cell
 from open_nvib.experiments.engines import Processes, Serial, run_with_log
 from open_nvib.experiments.experiment import check_recipe
-from open_nvib.experiments.run import CellJob
 from open_nvib.store.cells import CellState
 from open_nvib.store.files import InputError, write_json
-from open_nvib.store.settings import PrepareConfig
+from open_nvib.store.task_settings import PrepareConfig
 
 
 def silent(text: str) -> None:
@@ -52,11 +51,10 @@ def test_what_stands_in_the_way_of_a_cell_is_its_outcome_and_stays(name, cell):
     make, what = BAD[name]
     make(cell)
     before = sorted(cell.directory.parent.rglob("*"))
-    job = CellJob(cell, overwrite=False)
-    outcomes = [run_cell(cell, say=silent), run_with_log(job, folder=os.getcwd(), wait_seconds=0.0, threads=1)]
-    outcomes += Serial().run([job], say=silent)
+    outcomes = [run_cell(cell, say=silent), run_with_log(cell, overwrite=False, folder=os.getcwd(), threads=1)]
+    outcomes += Serial().run([cell], overwrite=False, say=silent)
     if name != "lock":  # which only the child itself would see
-        outcomes += Processes(1).run([job], say=silent)
+        outcomes += Processes(1).run([cell], overwrite=False, say=silent)
     assert {outcome.state for outcome in outcomes} == {"failed"}
     assert all(what in outcome.reason for outcome in outcomes)
     assert not any("\n" in outcome.reason for outcome in outcomes)

@@ -12,6 +12,7 @@ import pytest
 from small_experiment import LONG, LONG_STEPS, cell_of, logged_steps, process_in_the_middle, wait_for
 
 from open_nvib.cli import main
+from open_nvib.experiments.engines import Processes
 from open_nvib.experiments.experiment import load_experiment
 from open_nvib.experiments.run import status_of
 
@@ -65,7 +66,7 @@ def test_a_worker_ends_with_the_command_that_started_it(end, experiment):
             parent.kill()
         else:
             os.killpg(parent.pid, signal.SIGINT)  # as a terminal does: the worker gets it, too
-        worker.wait(timeout=30)
+        worker.wait(timeout=120)
         assert parent.stderr is not None
         assert "Traceback" not in parent.stderr.read()
     assert parent.returncode == (-signal.SIGKILL if end == "killed" else 130)
@@ -101,3 +102,12 @@ def test_engines_are_imported_without_torch():
     """A worker's number of threads is in its environment before torch, which reads it once, is imported."""
     program = "import sys, open_nvib.experiments.run; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], capture_output=True, text=True).stdout == "False\n"
+
+
+def test_threads_are_those_that_the_user_says(monkeypatch):
+    """One worker runs as the serial engine does; OMP_NUM_THREADS counts for any number of workers."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert Processes(1).threads is None
+    assert Processes(10_000).threads == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert Processes(10_000).threads is None

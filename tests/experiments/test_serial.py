@@ -159,13 +159,13 @@ def test_a_setting_that_is_newer_than_the_record_is_no_change(experiment):
     cell = cell_of(path, "t", 0)
     run_cell(cell, say=silent)
     state = json.loads(cell.state_file.read_text())
-    del state["settings"]["train"]["model"]["kappa"], state["settings"]["evaluate"]["seed"]
+    del state["settings"]["train"]["model"]["tie_word_embeddings"], state["settings"]["evaluate"]["seed"]
     cell.state_file.write_text(json.dumps(state))
     assert run_cell(cell, say=silent).state == "kept"
-    other = replace(cell, train=replace(cell.train, model=replace(cell.train.model, kappa=2)))
+    other = replace(cell, train=replace(cell.train, model=replace(cell.train.model, tie_word_embeddings=True)))
     outcome = run_cell(other, say=silent)
     assert outcome.state == "failed"
-    assert "(train.model.kappa)" in outcome.reason
+    assert "(train.model.tie_word_embeddings)" in outcome.reason
 
 
 HOLD = """

@@ -1,22 +1,33 @@
 """Fine-tuning of converted models: samples, the KL, and the Trainer."""
 
 import math
+import subprocess
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from tiny import FAMILIES, ROTARY, calibration, distance, inputs, outputs, tiny
+from tiny import KINDS, ROTARY, calibration, distance, inputs, outputs, tiny
 from transformers import TrainingArguments
 
 from open_nvib import gaussian_kl
 from open_nvib.pretrained import NVIBTrainer, convert
-from open_nvib.pretrained.convert import find_attentions, nvibs, with_decoder_mask
+from open_nvib.pretrained.attention import find_projection, nvibs
+from open_nvib.pretrained.calibration import with_decoder_mask
+from open_nvib.pretrained.families import find_attentions
 
 
-@pytest.fixture(scope="module", params=[family for family in FAMILIES if family not in ROTARY])
+@pytest.fixture(scope="module", params=[family for family in KINDS if family not in ROTARY])
 def converted(request):
     model = tiny(request.param)
     return convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.1)
+
+
+@pytest.fixture(scope="module")
+def converted_bert():
+    model = tiny("bert")
+    return convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.2)
 
 
 def test_training_samples_and_evaluation_does_not(converted):
@@ -47,9 +58,10 @@ def test_gradients_of_loss_and_kl_reach_every_parameter(converted):
             assert parameter.grad.isfinite().all()
             assert parameter.grad.abs().sum() > 0
     for _, attention, _ in find_attentions(converted):
-        weight = getattr(attention, attention.nvib.key_name).weight
-        assert weight.grad.isfinite().all()
-        assert weight.grad.abs().sum() > 0
+        gradient = find_projection(attention, "key").weight.grad
+        assert gradient is not None
+        assert gradient.isfinite().all()
+        assert gradient.abs().sum() > 0
 
 
 def test_the_kl_is_that_of_real_tokens():
@@ -203,3 +215,50 @@ def test_a_kl_that_does_not_exist_is_one_clear_line():
     converted.set_tau(alpha=1.0, sigma=0.1)
     with pytest.raises(ValueError, match="layer_weights"):
         converted.nvib_kl(layer_weights=[1.0])
+
+
+COMPILED = """
+import torch
+from tiny import calibration, inputs, tiny
+from open_nvib.pretrained import convert
+
+model = tiny("bert")
+converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.2)
+expected = []
+for seed in range(2):
+    converted(**inputs(model, seed))
+    expected.append((converted.nvib_kl(), converted.kept()))
+converted(**inputs(model, 0))
+torch.compile(converted, backend="eager")(**inputs(model, 1))
+torch.testing.assert_close((converted.nvib_kl(), converted.kept()), expected[1])
+converted.nvib_kl().backward()
+assert all(module.to_log_alpha.weight.grad.any() for module in converted.modules() if hasattr(module, "to_log_alpha"))
+converted(**inputs(model, 0))
+torch.testing.assert_close((converted.nvib_kl(), converted.kept()), expected[0])
+"""
+
+
+@pytest.mark.slow
+def test_the_kl_of_a_compiled_call_is_of_that_call():
+    """In a process without the type checks of the tests, which torch.compile cannot trace."""
+    folder = Path(__file__).parent
+    result = subprocess.run([sys.executable, "-c", COMPILED], cwd=folder, capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+
+
+WRONG_WEIGHTS: list[dict[str, Any]] = [
+    {"lambda_g": math.nan},
+    {"lambda_g": -1.0},
+    {"lambda_d": math.inf},
+    {"layer_weights": [1.0, -0.5]},
+    {"layer_weights": [1.0, math.nan]},
+    {"layer_weights": [0.0, 0.0]},
+    {"layer_weights": [1.0]},
+]
+
+
+@pytest.mark.parametrize("weights", WRONG_WEIGHTS, ids=str)
+def test_wrong_weights_of_the_kl_are_refused_before_training(weights, converted_bert, tmp_path):
+    arguments = TrainingArguments(str(tmp_path), use_cpu=True, report_to=[])
+    with pytest.raises((ValueError, TypeError), match=f"NVIBTrainer: {next(iter(weights))}"):
+        NVIBTrainer(model=converted_bert, args=arguments, **weights)

@@ -54,10 +54,15 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "bert": ("BertForMaskedLM", BERT),
     "minilm": ("BertModel", BERT),
     "roberta": ("RobertaForMaskedLM", BERT | {"pad_token_id": 1}),
+    "xlm-r": ("XLMRobertaForMaskedLM", BERT | {"pad_token_id": 1}),
+    "camembert": ("CamembertForMaskedLM", BERT | {"pad_token_id": 1}),
+    "electra": ("ElectraForMaskedLM", BERT | {"embedding_size": HIDDEN}),
     "distilbert": ("DistilBertForMaskedLM", DISTIL),
     "bart": ("BartForConditionalGeneration", BART),
+    "mbart": ("MBartForConditionalGeneration", BART),
     "marian": ("MarianMTModel", BART),
     "t5": ("T5ForConditionalGeneration", T5),
+    "mt5": ("MT5ForConditionalGeneration", T5),
     "gpt2": ("GPT2LMHeadModel", GPT2),
     "llama": ("LlamaForCausalLM", LLAMA),
     "mistral": ("MistralForCausalLM", LLAMA | {"sliding_window": 5}),
@@ -66,14 +71,16 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
     "smollm3": ("SmolLM3ForCausalLM", LLAMA | {"no_rope_layers": [1, 0]}),
 }
 ROTARY = ("llama", "mistral", "qwen2", "qwen3", "smollm3")
-GENERATING = ("bart", "marian", "t5", "gpt2", "llama", "mistral", "qwen2", "qwen3")
+KINDS = ("bert", "t5", "gpt2", "qwen3")
+"""One family of each kind: encoder, encoder-decoder, one projection for all, rotary keys with a norm."""
+GENERATING = ("t5", "gpt2", "mistral")
 
 
 def tiny(family: str, **options: Any) -> Any:
     name, settings = FAMILIES[family]
     torch.manual_seed(1)
     kind = getattr(transformers, options.pop("kind", name))
-    return kind(kind.config_class(vocab_size=VOCABULARY, **settings, **options)).eval()
+    return kind(kind.config_class(vocab_size=VOCABULARY, **(settings | options))).eval()
 
 
 def inputs(model: Any, seed: int, *, batch: int = 5, decoder: bool = True) -> dict[str, Tensor]:

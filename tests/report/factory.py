@@ -44,27 +44,29 @@ def make_generation(forward: float, reverse: float) -> dict[str, Any]:
         "samples": 1009,
         "forward_perplexity": forward,
         "reverse_perplexity": reverse,
-        "real_forward_perplexity": 83.0,
-        "real_reverse_perplexity": 131.0,
         "distinct": {"1": 0.043, "2": 0.317, "3": 0.613, "4": 0.797},
-        "real_distinct": {"1": 0.047, "2": 0.331, "3": 0.643, "4": 0.811},
         "self_bleu": 23.9,
-        "real_self_bleu": 19.7,
         "copied": 0.0017,
         "empty": 0.0005,
         "lengths": counts[3:] + counts[:3],
-        "real_lengths": counts,
         "examples": [f"in {year} , the <i>second</i> river and the game of the time ." for year in range(1901, 1911)],
+        "real": {
+            "forward_perplexity": 83.0,
+            "reverse_perplexity": 131.0,
+            "distinct": {"1": 0.047, "2": 0.331, "3": 0.643, "4": 0.811},
+            "self_bleu": 19.7,
+            "lengths": counts,
+        },
     }
 
 
 def make_number(bleu: float) -> dict[str, Any]:
     """One model with several numbers of vectors."""
     shares = [{"share": share, "kept": share, "bleu": bleu * share, "exact": 0.9 * share} for share in (1.0, 0.5, 0.25)]
-    needed = {"kept": 0.29, "vectors": 3.7, "bleu": bleu, "exact": 0.97, "sd": 1.3}
-    decided = {"kept": 0.37, "vectors": 4.3, "bleu": bleu - 2, "exact": 0.83}
+    fewest = {"kept": 0.29, "vectors": 3.7, "bleu": bleu, "exact": 0.97, "sd": 1.3}
+    auto = {"kept": 0.37, "vectors": 4.3, "bleu": bleu - 2, "exact": 0.83}
     texts = [{"text": "the sea .", "tokens": 17, "vectors": 1}, {"text": "<b> kiwis", "tokens": 17, "vectors": 11}]
-    return {"sentences": 503, "shares": shares, "needed": needed, "decided": decided, "examples": texts}
+    return {"sentences": 503, "shares": shares, "fewest": fewest, "auto": auto, "examples": texts}
 
 
 def make_record(

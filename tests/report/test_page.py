@@ -50,8 +50,8 @@ def test_figures_and_tables_are_seen_and_the_page_does_not_scroll_sideways(visit
     page = visit(written / "report.html", width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     drawings = page.locator("figure svg[role=img]")
-    assert drawings.count() == 9
-    for index in range(9):
+    assert drawings.count() == 7
+    for index in range(7):
         box = drawings.nth(index).bounding_box()
         assert box["width"] > 200
         assert box["height"] > 100
@@ -103,7 +103,7 @@ def test_what_the_page_says(visit, written, results: Results):
     assert closed.locator("mark").first.inner_text() == "closed"
     assert "<b>bridge</b>" in closed.inner_text()
     page.locator("nav a").last.click()
-    assert page.url.endswith("#how-denoising-attention-works")
+    assert page.url.endswith("#reconstructions-and-samples-of-every-row")
 
 
 def test_the_page_forbids_what_it_does_not_need(written, browser):

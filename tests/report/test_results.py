@@ -6,15 +6,14 @@ import re
 from dataclasses import replace
 
 import pytest
-from factory import make_cell, make_plan, make_record, write_cell
+from factory import make_cell, make_evaluation, make_number, make_plan, make_record, write_cell
 
 from open_nvib.report import Plan, RowPlan, read_results
-from open_nvib.report.measures import BLEU, FORWARD, PATHS, mean_and_deviation, write_number
-from open_nvib.report.results import group, select_nvae, settings_of, short_settings
+from open_nvib.report.measures import BLEU, FORWARD, PATHS, mean_and_deviation, read_at, write_number
+from open_nvib.report.results import RowResults, group, select_nvae, short_settings
 from open_nvib.report.tables import training_table
-from open_nvib.store.cells import export_cells, read_cells
-from open_nvib.store.files import InputError, from_builtins
-from open_nvib.store.settings import TrainConfig
+from open_nvib.store.cells import CellResult, export_cells, read_cells
+from open_nvib.store.files import InputError
 
 
 def test_mean_and_deviation_by_hand():
@@ -105,7 +104,7 @@ def test_a_cell_as_evaluated_is_small_and_a_large_one_is_remarked_on(tmp_path):
     """Ten texts of a kind of 300 letters each, and lengths to 200, are what an evaluation keeps at most."""
     content = make_cell("nvae-0.01", 0)
     record = content["evaluations"]["validation-causal"]
-    record["generation"] |= {"lengths": [12345] * 200, "real_lengths": [12345] * 200, "examples": ["x" * 300] * 10}
+    record["generation"] |= {"lengths": [12345] * 200, "real": {"lengths": [12345] * 200}, "examples": ["x" * 300] * 10}
     for part in record["reconstruction"].values():
         part["examples"] = [{"text": "x" * 300, "reconstruction": "y" * 300}] * 10
     content["evaluations"] |= {"test-causal": record, "validation-autoencoder": record}
@@ -144,6 +143,21 @@ def test_a_value_of_another_kind_is_named_with_its_file(path, tmp_path):
     entry = last if path else "evaluations"
     with pytest.raises(InputError, match=rf"{re.escape(str(file))}: .*{entry}"):
         read_cells(tmp_path)
+
+
+def test_cells_of_version_0_1_load(tmp_path):
+    """They have real text as entries real_… of the generation, and other names for numbers of vectors."""
+    content = make_cell("nvae-0.01", 0)
+    record = content["evaluations"]["validation-causal"]
+    record["number"] = {"short": make_number(90.0)}
+    write_cell(tmp_path / "new", content)
+    generation, number = record["generation"], record["number"]["short"]
+    generation |= {f"real_{name}": value for name, value in generation.pop("real").items()}
+    number |= {"needed": number.pop("fewest"), "decided": number.pop("auto")}
+    write_cell(tmp_path / "old", content)
+    (new,), (old,) = read_cells(tmp_path / "new"), read_cells(tmp_path / "old")
+    assert replace(old, path=None) == replace(new, path=None)
+    assert read_at("number.short.fewest.kept")(old.evaluations["validation-causal"]) == 0.29
 
 
 def test_what_was_not_measured_is_none_and_more_entries_are_passed_over(tmp_path):
@@ -190,11 +204,11 @@ def test_what_cannot_be_read_is_an_error(tmp_path):
 
 def test_settings_come_from_the_label_then_the_configuration():
     loss = {"lambda_g": 0.01, "lambda_d": {"start": 1.0, "end": 20.0}, "delta": 0.3}
-    config = from_builtins({"model": {"bottleneck": "nvae"}, "loss": loss}, TrainConfig)
-    assert settings_of("x", None, None, config) == "λ′_G=0.01 λ′_D=1→20 Δ=0.3"
-    assert settings_of("x", "NVAE Δ=0.1", None, config) == "Δ=0.1"
-    assert settings_of("x", "a sweep", None, config) == "a sweep"
-    assert settings_of("x", "x", None, None) == "x"
+    evaluation = make_evaluation(config={"model": {"bottleneck": "nvae"}, "loss": loss})
+    cells = (CellResult("x", 0, {"validation-causal": evaluation}),)
+    for label, expected in ((None, "λ′_G=0.01 λ′_D=1→20 Δ=0.3"), ("NVAE Δ=0.1", "Δ=0.1"), ("a sweep", "a sweep")):
+        assert RowResults(RowPlan("x", (0,), label), cells, "validation-causal").settings == expected
+    assert RowResults(RowPlan("x", (0,), "x"), (), "validation-causal").settings == "x"
 
 
 def test_labels_in_figures_say_in_what_rows_of_a_family_differ():

@@ -56,8 +56,8 @@ def test_an_evaluated_run_has_everything(run):
     evaluate(run)
     write_run_report(run)
     text = (run / "report.md").read_text()
-    assert "| NVAE validation, scorer causal | 1 | 0.47 | 61.00 | 6.57 | 107.0 | 211.0 |" in text
-    assert "| NVAE validation, scorer autoencoder | 1 | 0.47 | 61.00 | 6.57 | 1.07 | 1.31 |" in text
+    assert "| NVAE validation, scorer causal | 1 | 0.47 | 61.00 | 44.5 | 6.57 | 107.0 | 211.0 |" in text
+    assert "| NVAE validation, scorer autoencoder | 1 | 0.47 | 61.00 | 44.5 | 6.57 | 1.07 | 1.31 |" in text
     assert "missing" not in text
     assert "paper" not in text
     assert text.count("the museum was **closed** in 1923") == 1

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from open_nvib.store.cells import LARGEST_BYTES, TrainingResult, check_export, export_cells, read_cell, read_cells
+from open_nvib.store.evaluations import upgrade
 from open_nvib.store.files import InputError, as_builtins
 from open_nvib.store.runs import LogEntry, append_log
 
@@ -21,13 +22,21 @@ def missing(before: Any, after: Any, path: str = "") -> list[str]:
     return [] if before == after else [path]
 
 
+def leaves(value: Any) -> list[str]:
+    if isinstance(value, (dict, list)):
+        return [leaf for entry in (value.values() if isinstance(value, dict) else value) for leaf in leaves(entry)]
+    return [repr(value)]
+
+
 @pytest.mark.parametrize("folder", COMMITTED, ids=lambda folder: folder.parent.name)
 def test_committed_results_are_read_without_loss(folder):
     cells = read_cells(folder)
     assert len(cells) == len(list(folder.glob("*.json"))) > 0
     for cell in cells:
         assert cell.path is not None
-        assert missing(json.loads(cell.path.read_text()), as_builtins(cell)) == []
+        written = json.loads(cell.path.read_text())
+        assert sorted(leaves(upgrade(written))) == sorted(leaves(written))  # renamed, not lost
+        assert missing(upgrade(written), as_builtins(cell)) == []
         assert cell.export_name == cell.path.name
         for name, evaluation in cell.evaluations.items():
             assert evaluation.name == name

@@ -11,7 +11,8 @@ import pytest
 from open_nvib.store.evaluations import Evaluation, Generation, Interpolation, LatentDiagnosis, Reconstruction, merge
 from open_nvib.store.files import as_builtins, from_builtins
 from open_nvib.store.runs import RunMetrics, change_metrics
-from open_nvib.store.settings import EvaluateConfig, Part, Recipe, TrainConfig
+from open_nvib.store.settings import TrainConfig
+from open_nvib.store.task_settings import EvaluateConfig, Part, Recipe
 
 MEASURED: dict[Part, Any] = {
     "reconstruction": {"short": Reconstruction(sentences=7, bleu=61.5)},

@@ -20,7 +20,7 @@ from open_nvib.store.files import (
     write_json,
     write_text,
 )
-from open_nvib.store.settings import Recipe
+from open_nvib.store.task_settings import Recipe
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 import pytest
 
-from open_nvib.store.runs import SEAL, checkpoints, damage, last_good_checkpoint, seal
+from open_nvib.store.claims import checkpoints, last_good_checkpoint
+from open_nvib.store.files import SEAL, damage, seal
 
 
 def write_checkpoint(directory, step: int):

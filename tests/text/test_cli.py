@@ -12,7 +12,8 @@ import yaml
 
 from open_nvib.cli import main
 from open_nvib.cli.commands import NVIB
-from open_nvib.cli.parser import with_packaged_configs
+from open_nvib.cli.parser import find_config
+from open_nvib.store.files import InputError
 
 
 def out(capsys, *arguments: str) -> list[str]:
@@ -98,7 +99,7 @@ WRONG = [
 
 
 def test_help_and_wrong_options_import_no_engine():
-    """Settings and jsonargparse are enough to explain the options and to check them."""
+    """Settings and argparse are enough to explain the options and to check them."""
     program = """
 import json, sys
 from open_nvib.cli import main
@@ -118,6 +119,19 @@ print(json.dumps(found), file=sys.__stderr__)
     )
     expected = {" ".join(command): [0 if command in helped else 2, []] for command in helped + WRONG}
     assert json.loads(done.stderr.splitlines()[-1]) == expected
+
+
+def test_reconstruct_imports_neither_datasets_nor_the_trainer(trained):
+    program = """
+import sys
+from open_nvib.cli import main
+
+main(["reconstruct", sys.argv[1], "a text"])
+print(sorted({"datasets", "pandas", "transformers.trainer", "matplotlib", "gradio", "sacrebleu"} & set(sys.modules)))
+"""
+    command = [sys.executable, "-c", program, str(trained.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
 
 
 def test_print_config_is_a_config(tmp_path, capsys):
@@ -271,14 +285,33 @@ def test_prepare_draws_the_lengths(tmp_path, capsys):
 
 def test_configurations_come_with_the_package(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for given in (["--config", "configs/small/nvae.yaml"], ["--config=configs/small/nvae.yaml"]):
-        path = with_packaged_configs(["train", *given])[-1].removeprefix("--config=")
-        assert Path(path).read_text().startswith("# nvib train")
-    assert with_packaged_configs(["train", "--config", "configs/none.yaml"])[-1] == "configs/none.yaml"
-    (tmp_path / "configs" / "small").mkdir(parents=True)
-    (tmp_path / "configs" / "small" / "nvae.yaml").write_text("seed: 1")
-    mine = ["train", "--config", "configs/small/nvae.yaml"]
-    assert with_packaged_configs(mine) == mine
+    name = Path("configs/small/nvae.yaml")
+    assert find_config(str(name)).read_text().startswith("# nvib train")
+    with pytest.raises(InputError, match=r"configs/none\.yaml"):
+        find_config("configs/none.yaml")
+    name.parent.mkdir(parents=True)
+    name.write_text("seed: 1")
+    assert find_config(str(name)).read_text() == "seed: 1"
+
+
+CONFIG = "model: {heads: 2}\noptimiser: {steps: 7}\nloss: {delta: {start: 1, end: 0.5, to_step: 3}}\n"
+
+
+@pytest.mark.parametrize("first", [False, True])
+def test_options_win_over_the_file_wherever_they_stand(first, tmp_path, capsys):
+    (tmp_path / "config.yaml").write_text(CONFIG)
+    file, options = [f"--config={tmp_path / 'config.yaml'}"], ["--optimiser.steps", "5", "--loss.delta.end=0.25"]
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *(options + file if first else file + options), "--print_config"])
+    assert stopped.value.code == 0
+    printed = yaml.safe_load(capsys.readouterr().out)
+    assert (printed["optimiser"]["steps"], printed["model"]["heads"]) == (5, 2)
+    assert (printed["loss"]["delta"]["start"], printed["loss"]["delta"]["end"]) == (1.0, 0.25)
+
+
+def test_an_unknown_option_is_answered_with_the_one_that_was_meant(capsys):
+    assert "--optimiser.steps" in fails(capsys, "train", "--output=x", "--optimizer.steps=3")
+    assert "'d_model'" in fails(capsys, "train", "--output=x", "--model={d_modle: 3}")
 
 
 def test_a_tracker_that_is_not_installed_is_one_line(data, tmp_path, capsys):

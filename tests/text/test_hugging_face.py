@@ -24,8 +24,9 @@ from transformers import (
 
 from open_nvib.store.files import InputError
 from open_nvib.text.data import load_prepared
-from open_nvib.text.data.tokenizer import bert, load_tokenizer, open_tokenizer
+from open_nvib.text.data.tokenizer import bert, load_tokenizer
 from open_nvib.text.model.autoencoder import LatentOutput
+from open_nvib.text.opening import open_tokenizer
 from open_nvib.text.using.run import Run, load_run
 
 PREVIOUS = Path(__file__).parents[1] / "fixtures" / "previous"
@@ -206,7 +207,7 @@ def test_the_model_card_has_the_metrics(trained, tmp_path):
     _, head, body = (tmp_path / "README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(head)["library_name"] == "open_nvib"
     bleu = json.loads((trained.path / "metrics.json").read_text())["validation"]["bleu"]
-    assert f"| bleu | {bleu:.4g} |" in body
+    assert f"| reconstruction BLEU | {bleu:.4g} |" in body
 
 
 @pytest.mark.parametrize("call", [lambda run: Run.from_pretrained("me/none"), lambda run: run.push_to_hub("me/none")])

@@ -9,17 +9,16 @@ from test_model import make_batch, make_model
 from open_nvib.mixtures import GaussianMixture
 from open_nvib.process import Posterior
 from open_nvib.store.files import InputError
+from open_nvib.text.drawing import Difference, text_differences
 from open_nvib.text.model.bottlenecks import NVIBBottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import decode
 from open_nvib.text.using.inspection import (
-    Difference,
     attention_map,
     group_by_vector,
     inspect_latent,
     readable_token,
     reweight,
-    text_differences,
 )
 
 # Reports on tokens

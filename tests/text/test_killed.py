@@ -12,8 +12,9 @@ import pytest
 from small_text import make_sentences, prepare_in
 
 from open_nvib.cli import main
+from open_nvib.store.claims import REPLACEMENT, replace_run
 from open_nvib.store.files import find_damage
-from open_nvib.store.runs import REPLACEMENT, read_config, replace_run
+from open_nvib.store.runs import read_config
 from open_nvib.text.data import PrepareConfig, load_prepared, prepare
 from open_nvib.text.training.train import train
 from open_nvib.text.using.run import Run, load_run

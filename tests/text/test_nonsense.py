@@ -7,7 +7,8 @@ import pytest
 from open_nvib.cli import main
 from open_nvib.experiments.experiment import load_experiment
 from open_nvib.store.files import InputError
-from open_nvib.store.settings import BOUNDS, EvaluateConfig, LossSettings, OptimiserSettings, Schedule, WatchSettings
+from open_nvib.store.settings import BOUNDS, LossSettings, OptimiserSettings, Schedule, WatchSettings
+from open_nvib.store.task_settings import EvaluateConfig
 
 NONSENSE = {
     "model.alpha0_p": ["1e300", "1e-300", "-1", ".nan", ".inf"],
@@ -68,7 +69,7 @@ def test_steps_of_schedules_are_whole_numbers_within_bounds(name, value, tmp_pat
 
 MISTAKES = {
     "seed: 1\nmodel: {kappa: 1}\nseed: 2\n": ("seed", "line 3"),
-    "model: null\n": ("model is null, expected settings.",),
+    "model: null\n": ("model: got null, expected settings.",),
     "loss: []\n": ("loss: got []",),
     "sed: 3\n": ("'sed'",),
     "model: {d_modle: 3}\n": ("model: unknown key 'd_modle'",),

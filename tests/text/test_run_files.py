@@ -8,29 +8,34 @@ from pathlib import Path
 import pytest
 import yaml
 
-from open_nvib.store.files import InputError
-from open_nvib.store.runs import (
+from open_nvib.store.claims import (
     REPLACEMENT,
     Claim,
+    claim_directory,
+    complete_replacement,
+    discard_other_replacement,
+    replace_run,
+    run_being_written,
+    training_lock,
+)
+from open_nvib.store.files import InputError
+from open_nvib.store.runs import (
     Lengths,
     LogEntry,
     RunMetrics,
     append_log,
     change_metrics,
-    claim_directory,
     cut_log,
-    discard_other_replacement,
     read_config,
     read_lengths,
     read_log,
     read_metrics,
-    replace_run,
-    run_being_written,
-    training_lock,
+    read_numbers,
     write_config,
     write_lengths,
 )
-from open_nvib.store.settings import LossSettings, ModelSettings, Recipe, Schedule, TrainConfig
+from open_nvib.store.settings import LossSettings, ModelSettings, Schedule, TrainConfig
+from open_nvib.store.task_settings import Recipe
 
 CONFIG = TrainConfig(
     data="somewhere",
@@ -201,3 +206,56 @@ def test_log_has_the_time_and_survives_any_byte(tmp_path):
             (tmp_path / "log.jsonl").write_bytes(whole[:place] + bytes([byte]) + whole[place + 1 :] + whole)
             assert read_log(tmp_path)[-1] == entry
             cut_log(tmp_path, 10**9)
+
+
+@pytest.mark.parametrize("mine", ["config.yaml", "tokenizer/vocab.txt", "lengths.json"])
+def test_a_directory_with_files_of_the_user_is_not_a_run_that_was_begun(tmp_path, mine):
+    (tmp_path / "exp" / mine).parent.mkdir(parents=True)
+    (tmp_path / "exp" / mine).write_text("# my notes\n")
+    with pytest.raises(InputError, match="not a run"):
+        claim_directory(tmp_path / "exp", CONFIG, overwrite=False)
+    (tmp_path / "exp" / ".training.lock").write_text("")  # as training leaves it if it is killed at the beginning
+    assert claim_directory(tmp_path / "exp", CONFIG, overwrite=False).finished is None
+
+
+@pytest.mark.parametrize("link", [".replacement-finished", ".training.lock", "model", "model/extra"])
+def test_a_link_in_a_run_is_refused_and_what_it_leads_to_is_untouched(tmp_path, link):
+    mine, theirs = tmp_path / "mine", tmp_path / "theirs"
+    for run in (mine, theirs):
+        write_config(run, CONFIG)
+        write_lengths(run, Lengths([0, 1]))
+        change_metrics(run, lambda known: replace(known, validation={"loss": 1.0}))
+    (theirs / link).parent.mkdir(exist_ok=True)
+    (theirs / link).symlink_to(mine)
+    before = {path.name: path.read_bytes() for path in mine.iterdir()}
+    for read in (lambda: complete_replacement(theirs), lambda: claim_directory(theirs, CONFIG, overwrite=True)):
+        with pytest.raises(InputError, match="is a link"):
+            read()
+    assert {path.name: path.read_bytes() for path in mine.iterdir()} == before
+
+
+def test_a_run_in_the_cache_of_the_hub_has_links_to_files_and_is_read(tmp_path):
+    blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
+    write_config(blobs, CONFIG)
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.yaml").symlink_to(blobs / "config.yaml")
+    complete_replacement(snapshot)
+    assert read_config(snapshot) == CONFIG
+    with pytest.raises(InputError, match="is a link"):
+        claim_directory(snapshot, CONFIG, overwrite=True)
+
+
+@pytest.mark.parametrize("count", [2**70, 2**63, -(2**70)])
+def test_counts_that_no_number_of_sentences_can_be_are_one_line(tmp_path, count):
+    (tmp_path / "lengths.json").write_text(json.dumps({"lengths": [0, count, 1]}))
+    (tmp_path / "numbers.json").write_text(json.dumps({"counts": [[1, 1, count]]}))
+    for read, name in ((read_lengths, "lengths"), (read_numbers, "numbers")):
+        with pytest.raises(InputError, match=rf"{name}\.json: cannot be used"):
+            read(tmp_path)
+
+
+def test_a_huge_file_is_one_line(tmp_path):
+    with (tmp_path / "lengths.json").open("wb") as stream:
+        stream.truncate(100 * 2**20)
+    with pytest.raises(InputError, match=r"lengths\.json: cannot be used"):
+        read_lengths(tmp_path)

@@ -10,7 +10,18 @@ import pytest
 from huggingface_hub.errors import StrictDataclassError
 from test_model import make_model
 
-from open_nvib.store.settings import LossSettings, ModelSettings, Schedule, ScheduledValues, TrainConfig, differences
+from open_nvib.store.files import InputError
+from open_nvib.store.settings import (
+    BOTTLENECKS,
+    GATE_OPTIONS,
+    USED_BY,
+    LossSettings,
+    ModelSettings,
+    Schedule,
+    ScheduledValues,
+    TrainConfig,
+    differences,
+)
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 # Schedules
@@ -70,6 +81,14 @@ def test_a_setting_that_is_newer_than_a_record_had_its_default():
     assert differences(known, TrainConfig(model=ModelSettings(kappa=2))) == ["model.kappa"]
 
 
+def test_options_that_a_kind_does_not_use_make_no_difference():
+    plain, other = (
+        TrainConfig(model=ModelSettings(bottleneck="vts"), loss=LossSettings(delta=delta)) for delta in (1.0, 3.0)
+    )
+    assert differences(plain, other) == []
+    assert differences(TrainConfig(), TrainConfig(loss=LossSettings(delta=3.0))) == ["loss.delta"]
+
+
 def test_a_setting_that_the_code_does_not_know_is_a_difference():
     known = asdict(TrainConfig())
     known["model"]["flavour"] = "sweet"
@@ -104,6 +123,84 @@ def test_nvib_has_the_options_of_the_configuration():
     layer = make_model(**options, alpha_activation="softplus", alpha_unit="delta").encoder.bottleneck.nvib
     assert {name: getattr(layer, name).item() for name in options} == options
     assert (layer.alpha_activation, layer.alpha_unit) == ("softplus", "delta")
+
+
+# An option of one kind of model, given to another, is refused by name
+
+OTHER_VALUES = {
+    "pooling": "max",
+    "stride": 0.25,
+    "stride_pooling": True,
+    "alpha0_p": 2.0,
+    "alpha_activation": "softplus",
+    "gate_share": 0.25,
+    "gate_pooling": False,
+    "bound_queries": True,
+    "alpha_unit": "delta",
+    "gamma_method": "implicit",
+    "kappa": 2,
+    "kl_form": "exact",
+    "reading": "points",
+    "lambda_g": 0.5,
+    "lambda_d": 0.5,
+    "delta": 0.5,
+    "alpha_contrast": 0.5,
+    "keep_share": 0.5,
+    "shares": "log_uniform",
+    "smallest_share": 0.5,
+}
+
+
+def test_every_option_of_a_kind_says_which_kinds_use_it():
+    """Options of all kinds are those of sizes, layers and embeddings."""
+    options = {option.name for settings in (ModelSettings, LossSettings) for option in fields(settings)}
+    sizes = {"d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size", "dropout"}
+    of_all = sizes | {"bottleneck", "positions", "max_positions", "tie_word_embeddings"}
+    assert options - of_all == set(USED_BY) == set(OTHER_VALUES)
+
+
+@pytest.mark.parametrize("kind", BOTTLENECKS)
+@pytest.mark.parametrize("name", OTHER_VALUES)
+def test_an_option_is_used_or_refused(name, kind):
+    together = {"keep_share": 0.5} if kind == "nvae" else {"stride_pooling": True} if kind == "vts" else {}
+    given: dict[str, Any] = {**together, "bottleneck": kind, name: OTHER_VALUES[name]}
+    if name == "smallest_share" and together:
+        given["shares"] = "log_uniform"
+    if name in GATE_OPTIONS and kind == "nvae":
+        given = {"bottleneck": kind, "alpha_activation": "gate", name: OTHER_VALUES[name]}
+    groups = {"model": ModelSettings, "loss": LossSettings}
+    made: dict[str, Any] = {
+        group: settings(**{option.name: given[option.name] for option in fields(settings) if option.name in given})
+        for group, settings in groups.items()
+    }
+    if kind in USED_BY[name]:
+        TrainConfig(**made).check_used()
+    else:
+        with pytest.raises(InputError, match=rf"\.{name} .*{kind}"):
+            TrainConfig(**made).check_used()
+
+
+@pytest.mark.parametrize("name", GATE_OPTIONS)
+def test_an_option_of_gates_needs_gates(name):
+    with pytest.raises(InputError, match=name):
+        TrainConfig(model=ModelSettings(**{name: OTHER_VALUES[name]})).check_used()
+    both = TrainConfig(model=ModelSettings(alpha_activation="gate"), loss=LossSettings(keep_share=0.5))
+    with pytest.raises(InputError, match=r"keep_share .* gate"):
+        both.check_used()
+
+
+@pytest.mark.parametrize(("kind", "what"), [("nvae", "keep_share"), ("vts", "stride_pooling")])
+def test_shares_need_a_model_that_takes_any_number(kind, what):
+    config = TrainConfig(model=ModelSettings(bottleneck=kind), loss=LossSettings(shares="log_uniform"))
+    with pytest.raises(InputError, match=what):
+        config.check_used()
+
+
+def test_ramps_that_end_after_the_training_are_named():
+    loss = LossSettings(lambda_g=Schedule(0.0, 1.0, from_step=400, to_step=800), delta=Schedule(1.0, 0.5, to_step=100))
+    config = TrainConfig(loss=loss)
+    assert [line.split()[0] for line in config.unfinished_ramps(110)] == ["loss.lambda_g"]
+    assert config.unfinished_ramps(800) == []
 
 
 def test_settings_are_read_without_the_engines():

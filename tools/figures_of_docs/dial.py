@@ -1,17 +1,14 @@
-"""Figures of a dial: what is reconstructed from how many vectors, and which tokens the vectors are spent on."""
+"""The figure of a dial: what is reconstructed from how many vectors."""
 
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
 
-from open_nvib.evaluation.reconstruction import TokenGroup
 from open_nvib.report.figures.comparisons import AXES, LIMITS
 from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
-from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure, mean_and_deviation
+from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure
 from open_nvib.report.results import Results
-from open_nvib.text.drawing import MUTED, PAPER
-
-TITLES = {"frequency": "by frequency", "kind": "by kind of token", "place": "by place"}
+from open_nvib.text.drawing import PAPER
 
 
 def draw_dial(
@@ -61,27 +58,3 @@ def _fit(axes: Axes, results: Results, measure: Measure, values: Sequence[float]
         axes.set_ylim(*LIMITS[measure])
     else:
         fit_perplexity(axes, "y", [*values, *([real.mean] if real else [])])
-
-
-def draw_tokens(seeds: Sequence[Sequence[TokenGroup]], *, family: str) -> str | None:
-    """Draw bars for each group of tokens: means over seeds, their deviations, and the mean of all tokens."""
-    panels = [by for by in TITLES if any(group.by == by for groups in seeds for group in groups)]
-    if not panels:
-        return None
-    with style():
-        figure, grid = canvas(3.0, columns=len(panels), width=7.2, sharex=True, squeeze=False)
-        for axes, by in zip(grid[0], panels, strict=True):
-            groups = [group for groups in seeds for group in groups if group.by == by]
-            names = list(dict.fromkeys(group.name for group in groups))
-            found = [mean_and_deviation([group.vectors for group in groups if group.name == name]) for name in names]
-            means = [value.mean if value else 0.0 for value in found]
-            errors = [(value.sd or 0.0) if value else 0.0 for value in found]
-            all_tokens = sum(group.tokens * group.vectors for group in groups) / sum(group.tokens for group in groups)
-            colour = look_of(family).colour
-            axes.barh(names, means, xerr=errors, color=colour, height=0.62, error_kw={"lw": 1, "ecolor": MUTED})
-            axes.axvline(all_tokens, **REAL_TEXT)
-            axes.invert_yaxis()
-            axes.grid(visible=False, axis="y")
-            axes.set_title(TITLES[by])
-        figure.supxlabel("vectors for a token (dashed: of all tokens)", fontsize=9)
-        return to_svg(figure)

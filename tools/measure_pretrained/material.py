@@ -16,6 +16,7 @@ from transformers import (
 )
 
 from open_nvib.pretrained import convert
+from open_nvib.text.opening import open_saved, open_weights
 
 CALIBRATION = 64
 
@@ -32,12 +33,12 @@ class Material:
         self.arguments = arguments
 
     def opus(self) -> tuple[Any, Any, Any]:
-        tokenizer = MarianTokenizer.from_pretrained(self.arguments.opus)
-        model = MarianMTModel.from_pretrained(self.arguments.opus)
+        tokenizer = open_saved(MarianTokenizer, self.arguments.opus)
+        model = open_weights(MarianMTModel, self.arguments.opus)
         kept = Path(self.arguments.output) / "opus-mt-converted"
         if not kept.exists():
             convert(model, [source for source, _ in self.calibration], tokenizer=tokenizer).save_pretrained(kept)
-        return model, MarianMTModel.from_pretrained(kept), tokenizer
+        return model, open_weights(MarianMTModel, kept), tokenizer
 
     def minilm(self) -> tuple[Any, Any, Any]:
         return self.of_english(AutoModel, self.arguments.minilm)
@@ -49,7 +50,7 @@ class Material:
         return self.of_english(AutoModelForSeq2SeqLM, self.arguments.t5)
 
     def of_english(self, kind: Any, path: str) -> tuple[Any, Any, Any]:
-        tokenizer, model = AutoTokenizer.from_pretrained(path), kind.from_pretrained(path)
+        tokenizer, model = open_saved(AutoTokenizer, path), open_weights(kind, path)
         return model, convert(model, [text for _, text in self.calibration], tokenizer=tokenizer), tokenizer
 
 

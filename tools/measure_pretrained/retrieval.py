@@ -17,9 +17,10 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from torch import Tensor
 from transformers import AutoModel, AutoTokenizer
 
-from open_nvib.identity import EmpiricalPrior, IdentityNVIB
+from open_nvib import EmpiricalPrior, IdentityNVIB
 from open_nvib.pretrained import convert
-from open_nvib.pretrained.convert import nvibs
+from open_nvib.pretrained.attention import nvibs
+from open_nvib.text.opening import open_saved, open_weights
 
 QUERIES, TEXTS, TRAIN, CALIBRATION = 500, 2500, 500, 300
 NUMBERS = (1.5, 3.0, 5.0, 8.0)
@@ -167,8 +168,8 @@ def retrieval(arguments: Any) -> dict[str, Any]:
     texts = [premise for premise, _ in pairs[:QUERIES]]
     texts += distractors[: TEXTS - len(texts)]
 
-    tokenizer = AutoTokenizer.from_pretrained(arguments.minilm)
-    model = AutoModel.from_pretrained(arguments.minilm)
+    tokenizer = open_saved(AutoTokenizer, arguments.minilm)
+    model = open_weights(AutoModel, arguments.minilm)
     calibration = [premise for premise, _ in entailed[:CALIBRATION]]
     model = convert(model, calibration, tokenizer=tokenizer, tau_alpha=10.0)
     queries, _ = encode(model, tokenizer, [hypothesis for _, hypothesis in pairs[:QUERIES]])

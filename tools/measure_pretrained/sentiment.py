@@ -20,7 +20,8 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModel, AutoModelForSequenceClassification, AutoTokenizer
 
 from open_nvib.pretrained import convert
-from open_nvib.pretrained.convert import nvibs
+from open_nvib.pretrained.attention import nvibs
+from open_nvib.text.opening import open_saved, open_weights
 
 DOMAINS = {
     "film": "movieReviewSnippets",
@@ -112,8 +113,8 @@ class Data:
     def __init__(self, folder: Path, minilm: str) -> None:
         self.train: list[Text] = []
         self.parts: dict[str, list[Text]] = {}
-        self.tokenizer = AutoTokenizer.from_pretrained(minilm)
-        self.frozen = AutoModel.from_pretrained(minilm)
+        self.tokenizer = open_saved(AutoTokenizer, minilm)
+        self.frozen = open_weights(AutoModel, minilm)
         self.frozen.encoder.layer = self.frozen.encoder.layer[:FROZEN]
         self.states: dict[str, Tensor] = {}
         for name, prefix in DOMAINS.items():
@@ -180,8 +181,12 @@ def train_batches(data: Data, share: float, seed: int) -> list[Batch]:
 def build(minilm: str, setting: Setting, data: Data, seed: int) -> tuple[Any, Any]:
     """Build the classifier and the function that computes its KL."""
     torch.manual_seed(seed)
-    model: Any = AutoModelForSequenceClassification.from_pretrained(
-        minilm, num_labels=2, hidden_dropout_prob=setting.dropout, attention_probs_dropout_prob=setting.dropout
+    model: Any = open_saved(
+        AutoModelForSequenceClassification,
+        minilm,
+        num_labels=2,
+        hidden_dropout_prob=setting.dropout,
+        attention_probs_dropout_prob=setting.dropout,
     )
     model.bert.embeddings, model.bert.encoder.layer = Given(), model.bert.encoder.layer[FROZEN:]
     kl = None

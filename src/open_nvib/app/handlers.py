@@ -1,14 +1,14 @@
-"""What the tabs share: bounds on what they take, and mistakes as messages on the page."""
+"""What the tabs share: the page they are on, events, and mistakes as messages in place of results."""
 
 import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from html import escape
-from typing import Any, ParamSpec, TypeVar
+from typing import Any
 
 import gradio as gr
 
+from open_nvib.app.html import message
 from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
 
@@ -16,8 +16,6 @@ MAX_LETTERS = 2_000
 """Of a text; the model sets the limit in tokens."""
 
 log = logging.getLogger(__name__)
-P = ParamSpec("P")
-T = TypeVar("T")
 
 
 class PageBlocks(gr.Blocks):
@@ -27,7 +25,7 @@ class PageBlocks(gr.Blocks):
         try:
             return await super().process_api(*args, **kwargs)
         except gr.Error as error:
-            error.print_exception = False
+            error.print_exception, error.title = False, "Invalid input"
             raise
         except Exception as error:
             log.warning("a request failed: %.200r", error)
@@ -51,50 +49,14 @@ class Page:
             raise InputError(f"there is no run {str(name)[:80]!r} on this page. Choose one from the list.")
         return self.runs[name]
 
-    def sentence(self, tab: str, button: str) -> gr.Textbox:
-        """A box for a sentence, with its button and examples."""
-        text = gr.Textbox(
-            value=self.examples[0],
-            label="Sentence",
-            info="Enter sends it.",
-            max_length=MAX_LETTERS,
-            submit_btn=button,
-            elem_id=f"{tab}-text",
-        )
-        gr.Examples(self.examples, text, label="Or one of these")
-        return text
+    def sentence(self, tab: str, button: str) -> tuple[gr.Textbox, Any]:
+        """A box for a sentence, with its button, and its examples."""
+        box = textbox(self.examples[0], "Sentence", f"{tab}-text", info="Enter sends it.", submit_btn=button)
+        return box, gr.Examples(self.examples, box, label="Or one of these")
 
 
-def on(triggers: list[Any], handler: Callable[..., Any], inputs: list[Any], outputs: list[Any]) -> None:
-    """Bind a handler to events. All that runs a model shares one place in the queue."""
-    gr.on(
-        triggers,
-        as_message(handler),
-        inputs,
-        outputs,
-        api_visibility="private",
-        concurrency_id="model",
-        concurrency_limit=2,
-        show_progress="minimal",
-        trigger_mode="always_last",  # of a slider on its way, only where it stops
-    )
-
-
-def as_message(handler: Callable[P, T]) -> Callable[P, T]:
-    """Show a mistake of the user on the page; log any other error, and show that there was one."""
-
-    @functools.wraps(handler)
-    def handle(*args: P.args, **kwargs: P.kwargs) -> T:
-        try:
-            return handler(*args, **kwargs)
-        except InputError as error:
-            title, text = "Invalid input", str(error)
-        except Exception:
-            log.exception("a request failed")
-            title, text = "Internal error", "This is not a mistake in what you typed. The log of the server has it."
-        raise gr.Error(escape(text), duration=20, title=title, print_exception=False)
-
-    return handle
+def textbox(value: str, label: str, name: str, **options: Any) -> gr.Textbox:
+    return gr.Textbox(value, label=label, max_length=MAX_LETTERS, min_width=240, elem_id=name, **options)
 
 
 def shown(name: str) -> gr.HTML:
@@ -102,20 +64,52 @@ def shown(name: str) -> gr.HTML:
     return gr.HTML(elem_id=name, apply_default_css=False)
 
 
+def on(
+    triggers: Sequence[Any],
+    handler: Callable[..., Any],
+    inputs: list[Any],
+    outputs: list[Any],
+    examples: Any = None,
+) -> None:
+    """Bind a handler to events, and to clicks on examples. A mistake is shown in the first HTML of the outputs."""
+    options: Any = {
+        "fn": _with_messages(handler, outputs),
+        "inputs": inputs,
+        "outputs": outputs,
+        "api_visibility": "private",
+        "queue": False,  # a request is open until it is answered: see network.py
+        "show_progress": "minimal",
+        "trigger_mode": "always_last",  # of a slider on its way, only where it stops
+    }
+    gr.on(triggers, **options)
+    if examples is not None:
+        examples.load_input_event.then(**options)
+
+
+def _with_messages(handler: Callable[..., Any], outputs: Sequence[Any]) -> Callable[..., Any]:
+    """Clear results for a message if the user made a mistake; log any other error, and show that there was one."""
+
+    @functools.wraps(handler)
+    def handle(*args: Any) -> Any:
+        try:
+            return handler(*args)
+        except InputError as error:
+            said = message("Invalid input", str(error))
+        except Exception:
+            log.exception("a request failed")
+            said = message("Internal error", "This is not a mistake in what you typed. The log of the server has it.")
+        results: list[Any] = ["" if isinstance(output, gr.HTML) else gr.skip() for output in outputs]
+        results[results.index("")] = said
+        return results if len(results) > 1 else said
+
+    return handle
+
+
 def checked_text(text: Any, what: str = "the sentence") -> str:
     """The text without space around it; an empty or very long one is an InputError."""
     text = text.strip() if isinstance(text, str) else ""
     if not text:
         raise InputError(f"{what} is empty. Type at least a word.")
-    if any("\ud800" <= letter <= "\udfff" for letter in text):
-        raise InputError(f"{what} has half of a character. Type it anew.")
     if len(text) > MAX_LETTERS:
         raise InputError(f"{what} has {len(text):,} letters, expected at most {MAX_LETTERS:,}. Shorten it.")
     return text
-
-
-def checked_number(value: Any, what: str, low: float, high: float, *, whole: bool = True) -> Any:
-    """A number within bounds: a request can hold others than a slider shows."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not low <= value <= high:
-        raise InputError(f"{what} is {value!s:.80}, expected a number from {low} to {high}.")
-    return int(value) if whole else float(value)

@@ -3,68 +3,73 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
+from statistics import median
 
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib.text.using.inspection import TokenReport, readable_token, text_differences
+from open_nvib.text.drawing import text_differences
+from open_nvib.text.using.inspection import TokenReport, readable_token
 
 MAX_MAP = 64
 """Rows and columns of a map of attention: more than that nobody can read, and a browser is slow to draw."""
+MAX_NAME_LETTERS = 24
+"""Of a vector, which can have all tokens of a text."""
+
+
+def message(title: str, text: str) -> str:
+    return f'<p class="nv-message" role="alert"><strong>{escape(title)}</strong>: {escape(text)}</p>'
+
+
+def notes(lines: Sequence[str]) -> str:
+    return "".join(f'<p class="nv-note">{escape(line)}</p>' for line in lines if line)
 
 
 def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, pooled: bool = False) -> str:
-    """The text as its tokens, the stronger coloured the more weight they have; dropped ones struck through.
+    """The text as its tokens, coloured by the weight of their vector, or by its KL if most weigh the same.
 
-    Tokens that share a vector stand on one ground. With `pooled`, all share the one vector there is.
+    Dropped tokens are struck through. Tokens that share a vector stand on one ground; with `pooled`, all do.
     """
     if pooled:
         tokens = [replace(token, kept=True, weight=1.0) for token in tokens]
-    ground = ""
-    heaviest = max((token.weight for token in tokens), default=0.0) or 1.0
-    pieces = []
+    kept = [token for token in tokens if token.kept]
+    weights, nats = [token.weight for token in kept], [token.kl for token in kept if token.kl is not None]
+    usual = median(weights) if weights else 0.0
+    by_kl = bool(nats) and not pooled and sum(abs(weight - usual) < 0.01 * usual for weight in weights) > len(kept) / 2
+    most = (max(nats) if by_kl else max(weights, default=0.0)) or 1.0
+    ground, pieces = "", []
     for token in tokens:
         text, begins = readable_token(token.token)
         space = " " if begins and pieces else ""
         if token.kept:
-            ground = f'style="--shade:{round(8 + 62 * token.weight / heaviest)}%" title="{_facts(token)}"'
+            shade = 8 + 62 * ((token.kl or 0.0) if by_kl else token.weight) / most
+            ground = f'style="--shade:{round(shade)}%" title="{_facts(token)}"'
             pieces.append(f'{space}<span class="nv-token" {ground}>{escape(text)}</span>')
         elif token.shared:
             pieces.append(f'<span class="nv-token nv-shared" {ground}>{space}{escape(text)}</span>')
         else:
             pieces.append(f'{space}<del class="nv-dropped" title="no vector of its own">{escape(text)}</del>')
-    kept = sum(token.kept for token in tokens)
-    prior = f", the prior has {prior_weight:.0%} of the weight" if prior_weight else ""
-    line = f"{kept} of {len(tokens)} vectors kept{prior}"
+    line = f"{len(kept)} of {len(tokens)} vectors kept"
     if pooled:
         line = f"one vector for all {len(tokens)} tokens"
     elif any(token.shared for token in tokens):
-        line = f"{kept} vector{'s' * (kept != 1)} for {len(tokens)} tokens: those on one ground share one{prior}"
-    return f'<div class="nv-text">{"".join(pieces)}</div><p class="nv-note">{line}</p>'
-
-
-def comes_back(number: int, tokens: int, *, back: bool) -> str:
-    """A line on whether a text comes back with a number of vectors."""
-    with_ = f"{number} vector{'s' * (number != 1)} for {tokens} tokens"
-    return f"<p>{with_}: <strong>it {'comes' if back else 'does not come'} back</strong> word for word.</p>"
-
-
-def needs(number: int, tokens: int, *, back: bool) -> str:
-    """A line on how many vectors a text needs."""
-    needed = f"needs {number} vector{'s' * (number != 1)}" if back else "does not come back with any number of vectors"
-    return f"<p><strong>{needed}</strong>, {tokens} tokens</p>"
+        line = f"{len(kept)} vector{'s' * (len(kept) != 1)} for {len(tokens)} tokens; those on one ground share one"
+    colour = f"KL, {min(nats):.0f} to {max(nats):.0f} nats" if by_kl else "weight"
+    prior = f"; the prior has {prior_weight:.0%} of the weight" if prior_weight else ""
+    lines = [line + prior, f"stronger colour: more {colour}" if len(kept) > 1 and not pooled else ""]
+    return f'<div class="nv-text">{"".join(pieces)}</div>{notes(lines)}'
 
 
 def joined(tokens: Sequence[TokenReport]) -> str:
-    """Tokens as text, pieces of a word together."""
+    """Tokens as text, pieces of a word together; a long text is cut."""
     read = [readable_token(token.token) for token in tokens]
-    return "".join(f" {text}" if begins and place else text for place, (text, begins) in enumerate(read))
+    text = "".join(f" {text}" if begins and index else text for index, (text, begins) in enumerate(read))
+    return text if len(text) <= MAX_NAME_LETTERS else f"{text[: MAX_NAME_LETTERS - 1]}…"
 
 
-def marked(before: str, after: str) -> str:
-    """The second text, with what the first does not have marked and what it lost struck through."""
-    note = "the same, word for word" if before.split() == after.split() else "struck: lost; underlined: new"
-    return f'<div class="nv-text">{_differences(before, after)}</div><p class="nv-note">{note}</p>'
+def marked(before: str, after: str, note: str) -> str:
+    """The second text, with what the first does not have marked and what it lost struck through, and a note."""
+    return f'<div class="nv-text">{_differences(before, after)}</div>{notes([note])}'
 
 
 def _differences(before: str, after: str, *, lost: bool = True) -> str:
@@ -103,7 +108,7 @@ def heat_map(outputs: Sequence[str], vectors: Sequence[str], weights: Float[Tens
             for index in shown
         )
         rows.append(f'<tr><th scope="row">{escape(output)}</th>{cells}</tr>')
-    caption = "rows: tokens written; columns: vectors of the latent, in stronger colour the more was read from them"
+    caption = "row: token written; column: vector read"
     if len(outputs) == MAX_MAP:
         caption += f"; the first {MAX_MAP} tokens only"
     return _scrolled(
@@ -135,8 +140,13 @@ def cards(pieces: Sequence[tuple[str, str]]) -> str:
 
 
 def framed(page: str, title: str) -> str:
-    """A whole page within the page, where it can run nothing."""
-    return f'<iframe class="nv-frame" sandbox title="{escape(title)}" srcdoc="{escape(page)}"></iframe>'
+    """A whole page within the page, as high as it is. It can run nothing."""
+    fit = "this.style.height = this.contentDocument.documentElement.scrollHeight + 'px'"
+    observe = f"new ResizeObserver(() => {fit}).observe(this.contentDocument.body)"
+    return (
+        f'<iframe class="nv-frame" sandbox="allow-same-origin" onload="{observe}" title="{escape(title)}" '
+        f'srcdoc="{escape(page)}"></iframe>'
+    )
 
 
 def _facts(token: TokenReport) -> str:

@@ -1,30 +1,36 @@
 """The page and its server: on this machine alone unless told otherwise, and without asking anything of another."""
 
-import errno
 import os
 import socket
+import threading
+import time
+import webbrowser
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from typing import Any
 
 import gradio as gr
+import uvicorn
+from fastapi import FastAPI
 from gradio import themes
+from starlette.middleware import Middleware
 
 from open_nvib.app.handlers import Page, PageBlocks
-from open_nvib.app.network import MAX_QUEUE, MAX_SESSIONS, guard
+from open_nvib.app.network import Guard
 from open_nvib.app.runs import example_pairs, example_texts
 from open_nvib.app.tabs import TABS
 from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
 
+MAX_SESSIONS = 1000
+"""Sessions whose state is held."""
+MODELS_AT_ONCE = 2
+"""Requests that are computed at a time; others wait."""
 FONTS = {
     "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"],
     "font_mono": ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],
 }
-
-PROXIES = "FORWARDED_ALLOW_IPS"
-"""Environment variable from which uvicorn takes the addresses of trusted proxies; its default is this machine."""
 
 
 def make_app(runs: dict[str, Run]) -> gr.Blocks:
@@ -38,7 +44,7 @@ def make_app(runs: dict[str, Run]) -> gr.Blocks:
             for name, add_content in TABS.items():
                 with gr.Tab(name) as tab:
                     add_content(page, tab)
-    blocks.queue(max_size=MAX_QUEUE, api_open=False)
+    blocks.max_threads, blocks.state_session_capacity = MODELS_AT_ONCE, MAX_SESSIONS
     return blocks
 
 
@@ -49,38 +55,48 @@ def serve(
     port: int = 7860,
     allowed_hosts: Sequence[str] = (),
     open_browser: bool = False,
-    wait: bool = True,
-) -> str:
-    """Serve the page until interrupted, or in the background with `wait` False. Returns its address.
+) -> None:
+    """Serve the page until interrupted.
 
     Requests are answered at this host, on loopback, and at `allowed_hosts`: names that a proxy or a DNS gives it.
     """
-    _check_free(host, port)
-    os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    settings = launch_settings()
-    settings["app_kwargs"]["lifespan"] = guard(blocks, host, allowed_hosts)
-    with _trusted_proxies("127.0.0.1,::1" if allowed_hosts else ""):
-        _, address, _ = blocks.launch(server_name=host, server_port=port, inbrowser=open_browser, **settings)
-    if wait:
+    with serving(blocks, host=host, port=port, allowed_hosts=allowed_hosts) as address, suppress(KeyboardInterrupt):
         print(f"The page is at {address} (Ctrl+C stops it)", flush=True)
-        blocks.block_thread()
-    return address
+        if open_browser:
+            webbrowser.open(address)
+        threading.Event().wait()
 
 
 @contextmanager
-def _trusted_proxies(addresses: str) -> Iterator[None]:
-    """Name the proxies whose X-Forwarded-For a server that starts now believes, unless the environment names them."""
-    given = PROXIES in os.environ
-    os.environ.setdefault(PROXIES, addresses)
+def serving(blocks: gr.Blocks, *, host: str, port: int, allowed_hosts: Sequence[str] = ()) -> Iterator[str]:
+    """Serve the page in the background while in the context, whose value is its address."""
+    listener = _listen(host, port)
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    origins = [*allowed_hosts, *os.environ.get("SPACE_HOST", "").split(",")]
+    app = FastAPI(openapi_url=None, middleware=[Middleware(Guard, [host], origins)])
+    gr.mount_gradio_app(app, blocks, "/", **mount_settings())
+    config = uvicorn.Config(
+        app,
+        log_level="warning",
+        # whose X-Forwarded-For is believed: of proxies alone
+        forwarded_allow_ips=os.environ.get("FORWARDED_ALLOW_IPS", "127.0.0.1,::1" if allowed_hosts else ""),
+        timeout_graceful_shutdown=1,  # each page has a stream open, which does not end by itself
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
+    thread.start()
+    while thread.is_alive() and not server.started:
+        time.sleep(0.01)
     try:
-        yield
+        shown = "localhost" if host in ("0.0.0.0", "::") else f"[{host}]" if ":" in host else host
+        yield f"http://{shown}:{port}/"
     finally:
-        if not given:
-            del os.environ[PROXIES]
+        server.should_exit = True
+        thread.join()
 
 
-def launch_settings() -> dict[str, Any]:
-    """Arguments of `launch`, wherever the page is served: nothing from elsewhere, no uploads, no history."""
+def mount_settings() -> dict[str, Any]:
+    """Arguments of `mount_gradio_app`: nothing from elsewhere, no uploads, no history."""
     theme = themes.Default(primary_hue="sky", **FONTS).set(  # pyright: ignore[reportArgumentType]
         block_info_text_color="*neutral_600",  # small print dark enough to read
         block_info_text_color_dark="*neutral_300",
@@ -92,28 +108,22 @@ def launch_settings() -> dict[str, Any]:
         "theme": theme,
         "css": (files("open_nvib.app") / "page.css").read_text(encoding="utf-8"),
         "app_kwargs": {"docs_url": None, "redoc_url": None, "openapi_url": None},
-        "share": False,
         "ssr_mode": False,
         "mcp_server": False,
         "run_history": False,
         "enable_monitoring": False,
         "footer_links": [],
         "max_file_size": "1b",
-        "state_session_capacity": MAX_SESSIONS,
-        "prevent_thread_lock": True,
-        "quiet": True,
     }
 
 
-def _check_free(host: str, port: int) -> None:
+def _listen(host: str, port: int) -> socket.socket:
     if not 1 <= port <= 65535:
         raise InputError(f"port is {port}, expected 1 to 65535.")
     try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind, protocol) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind(where)
+        family, *_, where = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(where[:2], family=family)
     except OSError as error:
-        if error.errno == errno.EADDRINUSE:
-            raise InputError(f"port {port} of {host} is in use. Give another: --port {port + 1}.") from error
-        raise InputError(f"host {host}, port {port}: cannot be served from here ({error}).") from error
+        raise InputError(
+            f"host {host}, port {port}: cannot be served from here ({error.strerror}). Give another --port or --host."
+        ) from error

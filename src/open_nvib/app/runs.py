@@ -8,7 +8,7 @@ from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import read_metrics
 from open_nvib.text.data import load_prepared
-from open_nvib.text.model.number import pairs_of_one_length
+from open_nvib.text.model.vector_count import pairs_of_one_length
 from open_nvib.text.using.run import Run, load_run
 
 EXAMPLES = (
@@ -39,23 +39,42 @@ def example_texts(run: Run) -> list[str]:
 
 
 def example_pairs(runs: Mapping[str, Run]) -> list[tuple[str, str]]:
-    """Pairs of sentences of one length, the first easy and the second hard for a run that takes any number of vectors.
+    """Pairs of sentences of one length, the first easy and the second hard for a run trained for any number of vectors.
 
-    Of the run's evaluation, else found among the texts to try; where no run takes any number, neighbours of these.
+    Of the run's evaluation, else found among the texts to try; neighbours of these if no run was trained so.
     """
     first, *_ = runs.values()
     for run in runs.values():
-        if run.model.encoder.bottleneck.any_number:
+        if takes_any_number(run):
             if found := _evaluated_pairs(run):
                 return found
             texts = _validation_texts(run) or list(EXAMPLES)
             ids, _ = run.tokenize_usable([text for text in texts if len(text) < MAX_EXAMPLE_LETTERS])
             chosen = list(ids.values())
-            pairs = pairs_of_one_length(chosen, run.find_needed(chosen), PAIRS) if chosen else []
+            pairs = pairs_of_one_length(chosen, run.find_fewest(chosen), PAIRS) if chosen else []
             texts = run.tokenizer.batch_decode(chosen)
             if found := [(texts[easy], texts[hard]) for easy, hard in pairs if easy != hard]:
                 return found
     return list(pairwise(example_texts(first)))
+
+
+def takes_any_number(run: Run) -> bool:
+    """Whether the run was trained for any number of vectors, so that a search for the fewest makes sense."""
+    return run.model.encoder.bottleneck.any_number and run.model.config.shares is not None
+
+
+def trained_share(run: Run) -> float:
+    """Vectors for each token that a run gives a text if nobody asks for a number, for a run that can be asked."""
+    values = run.model.encoder.bottleneck.scheduled()
+    return values["keep_share"] if "keep_share" in values else 1 - run.model.config.stride
+
+
+def unseen_length(run: Run, ids: Sequence[int]) -> str:
+    """A warning if no training sentence is as short or as long as this text; nothing if there are such."""
+    seen = [] if run.lengths is None else run.lengths.nonzero().flatten().tolist()
+    if not seen or seen[0] <= len(ids) <= seen[-1]:
+        return ""
+    return f"{len(ids)} tokens: this run was trained with {seen[0]} to {seen[-1]}, so expect it to do worse."
 
 
 def _evaluated_pairs(run: Run) -> list[tuple[str, str]]:

@@ -6,26 +6,27 @@ from typing import Any
 
 import gradio as gr
 
-from open_nvib.app.handlers import MAX_LETTERS, Page, checked_number, checked_text, on, shown
+from open_nvib.app.handlers import Page, checked_text, on, shown, textbox
 from open_nvib.app.html import (
     cards,
-    comes_back,
     framed,
     heat_map,
     joined,
     marked,
-    needs,
+    notes,
     path_table,
     text_list,
     token_strip,
     token_table,
 )
+from open_nvib.app.runs import takes_any_number, trained_share, unseen_length
+from open_nvib.merging import VectorRequest
 from open_nvib.report import run_page
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import METRICS, read_config
-from open_nvib.store.settings import LARGEST_SEED
+from open_nvib.text.data.tokenizer import token_names
 from open_nvib.text.model.decoding import decode
-from open_nvib.text.model.number import PLACES, check_any_number, decide_number
+from open_nvib.text.model.vector_count import OFFSETS, choose_auto
 from open_nvib.text.using.inspection import attention_map, group_by_vector, reweight
 from open_nvib.text.using.run import Run
 
@@ -34,17 +35,31 @@ MAX_FACTOR = 10.0
 MAX_SAMPLES = 20
 PATH_POINTS = 9
 RUNS_COMPARED = 4
+CHANGED = "struck: lost; underlined: new"
 
 
-def inspect(run: Run, text: str, number: int | None = None) -> tuple[str, str, str, str, str]:
-    """The text by weight, the reconstruction against it, whether it comes back, its tokens, and the map of attention.
+def request_for(run: Run, ids: Sequence[int], number: int | None = None) -> VectorRequest | None:
+    """How every tab cuts a text: to `number` vectors, else the fewest that are exact, else as the run was trained."""
+    if number is not None:  # at the first offset that is exact, if there is one
+        found = choose_auto(run.model, [ids], shares=(number / len(ids),) * 2, hard=None, offsets=OFFSETS)
+        return VectorRequest(found.vectors.new_full((1,), number), offset=found.offset)
+    return run.find_fewest([ids]).request if takes_any_number(run) else None
 
-    With `number`, the text gets that many vectors, at a place of the cuts with which it comes back if there is one.
-    """
+
+def verdict(run: Run, text: str, ids: list[int], output: list[int]) -> str:
+    """Whether a text comes back: as the user wrote it, as its tokens, or not."""
+    if ids != output:
+        return CHANGED
+    if unknown := sum(token == run.tokenizer.unk_token_id for token in ids):
+        return f"exact in its tokens, but {unknown} of them stand for what the tokenizer does not know"
+    (decoded,) = run.tokenizer.batch_decode([output])
+    return "the same, word for word" if decoded.split() == text.split() else "exact: every token comes back"
+
+
+def inspect(run: Run, text: str, number: int | None = None) -> tuple[int, list[str]]:
+    """The number of vectors, and as HTML: notes, the text by weight, its reconstruction, map of attention, tokens."""
     (ids,) = run.tokenize([text])
-    shares = None if number is None else (number / len(ids),) * 2  # one to look at, which is also that of the latent
-    tried = decide_number(run.model, [ids], shares=shares, hard=None, places=PLACES) if shares else None
-    report = run.inspect_ids(ids, tried.cuts if tried else {})
+    report = run.inspect_ids(ids, request_for(run, ids, number))
     latent, pooled = report.latent, run.model.encoder.bottleneck.pooled
     (output,) = decode(run.model, latent.mean(), 2 * latent.lengths)
     weights = attention_map(run.model, latent.mean(), output)
@@ -52,36 +67,25 @@ def inspect(run: Run, text: str, number: int | None = None) -> tuple[str, str, s
     for place, tokens in group_by_vector(report.tokens):
         names[place] = joined(tokens)
     vectors = [ALL] if pooled else [*names, PRIOR][: weights.shape[-1]]
-    outputs = [*run.tokenizer.convert_ids_to_tokens(output), END]
-    return (
+    before, after = run.tokenizer.batch_decode([ids, output])
+    outputs = [*token_names(run.tokenizer, output), END]
+    return sum(token.kept for token in report.tokens), [
+        notes([unseen_length(run, ids)]),
         token_strip(report.tokens, report.prior_weight, pooled=pooled),
-        marked(*run.tokenizer.batch_decode([ids, output])),
-        "" if number is None else comes_back(number, len(ids), back=output == ids),
-        token_table(report.tokens),
+        marked(before, after, verdict(run, text, ids, output)),
         heat_map(outputs, vectors, weights.cpu()),
-    )
-
-
-def number_range(run: Run, text: str) -> dict[str, Any]:
-    """Value and range of the slider of the number of vectors, which shows as many as the text needs."""
-    (ids,) = run.tokenize([text])
-    if not run.model.encoder.bottleneck.any_number or len(ids) == 1:
-        return {"visible": False}
-    needed = run.find_needed([ids])
-    number = int(needed.vectors)
-    info = f"It needs {number}, the fewest with which it comes back." if needed.comes_back else "It needs more."
-    return {"value": number, "maximum": len(ids), "info": info, "visible": True}
+        token_table(report.tokens),
+    ]
 
 
 def add_inspect(page: Page, tab: gr.Tab) -> None:
     gr.Markdown("What does the latent keep of a sentence, and what comes back out of it?")
-    text = page.sentence("inspect", "Inspect")
-    encoded = gr.State("")
+    text, examples = page.sentence("inspect", "Inspect")
     number = gr.Slider(1, step=1, label="Vectors", info=" ", buttons=[], visible=False, elem_id="inspect-number")
-    back = shown("inspect-back")
+    said = shown("inspect-notes")
     with gr.Row():
         with gr.Column(min_width=280):
-            gr.Markdown("#### The sentence: the stronger its colour, the more weight")
+            gr.Markdown("#### The sentence, by vector")
             strip = shown("inspect-strip")
         with gr.Column(min_width=280):
             gr.Markdown("#### Its reconstruction")
@@ -91,77 +95,88 @@ def add_inspect(page: Page, tab: gr.Tab) -> None:
     with gr.Accordion("Token by token: α, weight, σ, KL", open=False):
         table = shown("inspect-table")
 
-    def encode(name: Any, sentence: Any) -> tuple[Any, ...]:
+    def show(name: Any, sentence: Any, many: Any = None) -> list[Any]:
         run, sentence = page.chosen(name), checked_text(sentence)
-        found = number_range(run, sentence)
-        return sentence, gr.Slider(**found), *inspect(run, sentence, found.get("value"))
-
-    def change(name: Any, sentence: Any, many: Any) -> tuple[str, ...]:
-        run, sentence = page.chosen(name), checked_text(sentence, "the encoded sentence")
-        check_any_number(run.model)
         (ids,) = run.tokenize([sentence])
-        return inspect(run, sentence, checked_number(many, "the number of vectors", 1, len(ids)))
+        if many is not None and not run.model.encoder.bottleneck.any_number:
+            many = None
+        chosen, pieces = inspect(run, sentence, None if many is None else max(1, min(int(many), len(ids))))
+        return [gr.Slider(**_number_range(run, len(ids), chosen, moved=many == chosen)), *pieces]
 
-    pieces = [strip, reconstruction, back, table, heat]
-    on([text.submit, page.run.change, page.blocks.load], encode, [page.run, text], [encoded, number, *pieces])
-    on([number.input], change, [page.run, encoded, number], pieces)
+    pieces = [number, said, strip, reconstruction, heat, table]
+    on([text.submit, page.run.change, page.blocks.load], show, [page.run, text], pieces, examples)
+    on([number.input], show, [page.run, text, number], pieces)
 
 
-def editable(run: Run, text: str) -> list[tuple[str, int]]:
-    """The vectors that can be edited: a name with its place and tokens, and its index."""
-    if run.model.encoder.bottleneck.pooled:
-        return [("1 (all)", 0)]
+def _number_range(run: Run, tokens: int, vectors: int, *, moved: bool) -> dict[str, Any]:
+    """Value and range of the slider of the number of vectors; a slider that the user moves keeps its value."""
+    if not run.model.encoder.bottleneck.any_number or tokens == 1:
+        return {"visible": False}
+    if takes_any_number(run):
+        info = "Begins at the fewest with which the text is exact."
+    elif run.model.encoder.bottleneck.decides:
+        info = "Begins at the number that the model decides."
+    else:
+        info = f"This run was trained with {trained_share(run):g} for each token. Other numbers make it worse."
+    return {"maximum": tokens, "info": info, "visible": True, **({} if moved else {"value": vectors})}
+
+
+def editable(run: Run, text: str) -> tuple[Any, dict[str, int]]:
+    """The latent of a text, as Inspect begins with it, and the index of each of its vectors, by number and tokens."""
     (ids,) = run.tokenize([text])
-    vectors = group_by_vector(run.inspect_ids(ids).tokens)
-    return [(f"{number} {joined(tokens)}", place) for number, (place, tokens) in enumerate(vectors, 1)]
+    report = run.inspect_ids(ids, request_for(run, ids))
+    if run.model.encoder.bottleneck.pooled:
+        return report.latent, {f"1 {ALL}": 0}
+    vectors = group_by_vector(report.tokens)
+    return report.latent, {f"{count} {joined(tokens)}": place for count, (place, tokens) in enumerate(vectors, 1)}
 
 
-def edit(run: Run, text: str, factors: Mapping[int, float]) -> str:
+def edit(run: Run, latent: Any, factors: Mapping[int, float]) -> str:
     """The text decoded with the weights multiplied, against the text decoded without."""
-    latent = run.encode([text])
     before, after = (
         run.decode(mixture, 2 * latent.lengths)[0] for mixture in (latent.mean(), reweight(latent, factors))
     )
-    return marked(before, after)
+    return marked(before, after, "as without a change" if before == after else CHANGED)
 
 
 def add_edit(page: Page, tab: gr.Tab) -> None:
     gr.Markdown("Switch vectors off, or change how much one weighs: which words did it carry?")
-    text = page.sentence("edit", "Encode")
-    encoded = gr.State("")
-    switches = gr.CheckboxGroup([], label="Vectors, by place and token", info="Off: gone.", elem_id="edit-vectors")
+    text, examples = page.sentence("edit", "Encode")
+    switches = gr.CheckboxGroup(
+        [],
+        label="Vectors, by number and tokens",
+        info="As Inspect begins. Off: gone.",
+        elem_id="edit-vectors",
+    )
     with gr.Row():
         vector = gr.Dropdown([], label="Change the weight of", min_width=200, elem_id="edit-vector")
         factor = gr.Slider(0, MAX_FACTOR, 1.0, step=0.1, label="multiply it by", min_width=200, elem_id="edit-factor")
     gr.Markdown("#### Decoded, against what the latent gives as it is")
     decoded = shown("edit-decoded")
 
-    def encode(name: Any, sentence: Any) -> tuple[Any, ...]:
-        run, sentence = page.chosen(name), checked_text(sentence)
-        found = editable(run, sentence)
+    def encode(name: Any, sentence: Any) -> list[Any]:
+        run = page.chosen(name)
+        latent, found = editable(run, checked_text(sentence))
         if not found:
             raise InputError("the latent kept no vector of this sentence: there is nothing to switch. Try another.")
-        indices = [index for _, index in found]
-        choices = gr.CheckboxGroup(found, value=indices), gr.Dropdown(found, value=indices[0])
-        return sentence, *choices, 1.0, edit(run, sentence, {})
+        names = list(found)
+        choices = gr.CheckboxGroup(names, value=names), gr.Dropdown(names, value=names[0])
+        return [*choices, 1.0, edit(run, latent, {})]
 
-    def change(name: Any, sentence: Any, on: Any, which: Any, times: Any) -> str:
-        run, sentence = page.chosen(name), checked_text(sentence, "the encoded sentence")
+    def change(name: Any, sentence: Any, on: Any, which: Any, times: Any) -> list[Any]:
+        run = page.chosen(name)
+        latent, found = editable(run, checked_text(sentence))
         on = on if isinstance(on, list) else []
-        indices = [index for _, index in editable(run, sentence)]
-        factors = {index: float(index in on) for index in indices}
-        if which in indices and which in on:
-            factors[which] = checked_number(times, "the factor", 0, MAX_FACTOR, whole=False)
-        return edit(run, sentence, factors)
+        if not {*on, which} <= found.keys():  # the sentence was changed and not sent
+            return encode(name, sentence)
+        factors = {index: float(label in on) for label, index in found.items()}
+        if which in on:
+            factors[found[which]] = times
+        return [gr.skip(), gr.skip(), gr.skip(), edit(run, latent, factors)]
 
-    events = [text.submit, page.run.change, page.blocks.load]
-    on(events, encode, [page.run, text], [encoded, switches, vector, factor, decoded])
-    on(
-        [switches.input, vector.input, factor.input],
-        change,
-        [page.run, encoded, switches, vector, factor],
-        [decoded],
-    )
+    outputs = [switches, vector, factor, decoded]
+    on([text.submit, page.run.change, page.blocks.load], encode, [page.run, text], outputs, examples)
+    on([switches.input, vector.input, factor.input], change, [page.run, text, switches, vector, factor], outputs)
 
 
 def max_length(run: Run) -> int:
@@ -189,14 +204,9 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
         seed = gr.Number(0, label="Seed", info="The same seed, the same texts.", precision=0, elem_id="generate-seed")
     with gr.Row():
         natural = gr.Checkbox(True, label="Lengths as in the training data", min_width=200, elem_id="generate-natural")
+        longest = max_length(first)
         length = gr.Slider(
-            1,
-            max_length(first),
-            min(12, max_length(first)),
-            step=1,
-            label="or this many tokens",
-            min_width=200,
-            elem_id="generate-length",
+            1, longest, min(12, longest), step=1, label="or this many tokens", min_width=200, elem_id="generate-length"
         )
         delta = gr.Slider(
             minimum=0,
@@ -213,46 +223,29 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
     def generate(name: Any, many: Any, number: Any, as_in_data: Any, tokens: Any, chosen_delta: Any) -> str:
         run = page.chosen(name)
         own = delta_of(run)
-        if own is not None:
-            chosen_delta = checked_number(chosen_delta, "Δ", 0, delta_range(run)["maximum"], whole=False)
-        return text_list(
-            run.sample(
-                checked_number(many, "the number of texts", 1, MAX_SAMPLES),
-                seed=checked_number(number, "the seed", 0, LARGEST_SEED),
-                length=None if as_in_data else checked_number(tokens, "the length", 1, max_length(run)),
-                delta=None if own is None or chosen_delta == own else chosen_delta,
-            )
-        )
+        delta = None if own is None or chosen_delta == own else chosen_delta
+        length = None if as_in_data else int(tokens)
+        return text_list(run.sample(int(many), seed=number, length=length, delta=delta))
 
-    def adapt(name: Any) -> tuple[Any, Any]:
+    def adapt(name: Any, many: Any, number: Any) -> list[Any]:
         run = page.chosen(name)
-        longest = max_length(run)
-        return gr.Slider(maximum=longest, value=min(12, longest)), gr.Slider(**delta_range(run))
+        longest, found = max_length(run), delta_range(run)
+        texts = generate(name, many, number, True, None, found["value"])
+        return [True, gr.Slider(maximum=longest, value=min(12, longest)), gr.Slider(**found), texts]
 
-    on([button.click], generate, [page.run, count, seed, natural, length, delta], [texts])
-    on([page.run.change], adapt, [page.run], [length, delta])
-
-
-def between(run: Run, first: str, second: str, weight: float) -> str:
-    """The text at one point of the path between two, against the first."""
-    (before,) = run.normalise([first])
-    return marked(before, run.between(first, second, weight))
+    on([button.click, tab.select], generate, [page.run, count, seed, natural, length, delta], [texts])
+    on([page.run.change], adapt, [page.run, count, seed], [natural, length, delta, texts])
 
 
 def add_interpolate(page: Page, tab: gr.Tab) -> None:
     gr.Markdown("The latents of two sentences are mixtures; between them lie mixtures of both.")
     with gr.Row():
         ends = [
-            gr.Textbox(
-                value=example,
-                label=label,
-                max_length=MAX_LETTERS,
-                min_width=240,
-                elem_id=f"interpolate-{label.lower()}",
-            )
+            textbox(example, label, f"interpolate-{label.lower()}")
             for label, example in zip(("From", "To"), page.examples, strict=False)
         ]
-    gr.Examples([[a, b] for a, b in zip(page.examples, page.examples[1:], strict=False)], ends, label="Or one of these")
+    neighbours = [list(pair) for pair in zip(page.examples, page.examples[1:], strict=False)]
+    examples = gr.Examples(neighbours, ends, label="Or one of these")
     button = gr.Button("Interpolate", variant="primary", elem_id="interpolate-go")
     where = gr.Slider(
         0, 1, 0.5, step=0.05, label="A point on the path", info="0 is the first", elem_id="interpolate-at"
@@ -262,33 +255,30 @@ def add_interpolate(page: Page, tab: gr.Tab) -> None:
     table = shown("interpolate-path")
 
     def show_point(name: Any, first: Any, second: Any, weight: Any) -> str:
-        first, second = checked_text(first, "the first sentence"), checked_text(second, "the second sentence")
-        return between(page.chosen(name), first, second, checked_number(weight, "the point", 0, 1, whole=False))
+        run, first, second = page.chosen(name), checked_text(first), checked_text(second, "the second sentence")
+        ((before,), text) = run.normalise([first]), run.between(first, second, weight)
+        return marked(before, text, "the first sentence" if before == text else CHANGED)
 
-    def show_all(name: Any, first: Any, second: Any, weight: Any) -> tuple[str, str]:
+    def show_all(name: Any, first: Any, second: Any, weight: Any) -> list[str]:
         at_point = show_point(name, first, second, weight)
-        texts = page.chosen(name).interpolate(str(first), str(second), steps=PATH_POINTS)
-        return at_point, path_table([step / (PATH_POINTS - 1) for step in range(PATH_POINTS)], texts)
+        texts = page.chosen(name).interpolate(first, second, steps=PATH_POINTS)
+        return [at_point, path_table([step / (PATH_POINTS - 1) for step in range(PATH_POINTS)], texts)]
 
     given = [page.run, *ends, where]
-    on([button.click, *(end.submit for end in ends)], show_all, given, [point, table])
+    events = [button.click, tab.select, page.run.change, *(end.submit for end in ends)]
+    on(events, show_all, given, [point, table], examples)
     on([where.input], show_point, given, [point])
 
 
 def compare(runs: Mapping[str, Run], texts: Sequence[str]) -> str:
-    """For each run what it kept of each text, and its reconstruction. A run that takes any number gives the needed."""
+    """For each run what it kept of each text, and its reconstruction. A run for any number of vectors takes fewest."""
     made, errors = [], []
     for name, run in runs.items():
-        bottleneck = run.model.encoder.bottleneck
         try:
-            body = ""
-            reports = run.inspect(texts, vectors="needed" if bottleneck.any_number else None)
-            for before, report in zip(run.normalise(texts), reports, strict=True):
-                kept = token_strip(report.tokens, report.prior_weight, pooled=bottleneck.pooled)
-                if bottleneck.any_number:
-                    number, back = sum(token.kept for token in report.tokens), report.reconstruction == before
-                    kept = needs(number, len(report.tokens), back=back) + kept
-                body += f"<h4>kept</h4>{kept}<h4>reconstructed</h4>{marked(before, report.reconstruction)}"
+            pieces = [inspect(run, text)[1] for text in texts]
+            body = "".join(
+                f"{said}<h4>kept</h4>{strip}<h4>reconstructed</h4>{back}" for said, strip, back, *_ in pieces
+            )
         except InputError as error:  # such as a text that is too long for this run, and not for others
             errors.append(error)
             body = f'<p class="nv-note">{escape(str(error))}</p>'
@@ -300,19 +290,16 @@ def compare(runs: Mapping[str, Run], texts: Sequence[str]) -> str:
 
 def add_compare(page: Page, tab: gr.Tab) -> None:
     gr.Markdown(
-        "The same sentences through several runs; `nvib app RUN RUN …` opens more of them. A run that takes any number "
-        "of vectors gives each sentence as many as it needs: of two of one length, one can need several times as many."
+        "The same sentences through several runs; `nvib app RUN RUN …` opens more of them. A run trained for any "
+        "number of vectors takes the fewest with which a sentence is exact: of two of one length, one can need several "
+        "times as many."
     )
     names = list(page.runs)
     chosen = gr.CheckboxGroup(names, value=names[:RUNS_COMPARED], label="Runs", elem_id="compare-runs")
+    first, second = page.pairs[0]
     with gr.Row():
-        texts = [
-            gr.Textbox(value=example, label=label, max_length=MAX_LETTERS, min_width=240, elem_id=f"compare-{which}")
-            for which, label, example in zip(
-                ("text", "other"), ("Sentence", "Another, or none"), page.pairs[0], strict=True
-            )
-        ]
-    gr.Examples([list(pair) for pair in page.pairs], texts, label="Or one of these pairs")
+        texts = [textbox(first, "Sentence", "compare-text"), textbox(second, "Another, or none", "compare-other")]
+    examples = gr.Examples([list(pair) for pair in page.pairs], texts, label="Or one of these pairs")
     button = gr.Button("Compare", variant="primary", elem_id="compare-go")
     side_by_side = shown("compare-cards")
 
@@ -322,8 +309,8 @@ def add_compare(page: Page, tab: gr.Tab) -> None:
         sentences = [checked_text(first), *([checked_text(second)] if second and str(second).strip() else [])]
         return compare({name: page.chosen(name) for name in selected}, sentences)
 
-    sent = [button.click, chosen.input, *(text.submit for text in texts)]
-    on(sent, handle, [chosen, *texts], [side_by_side])
+    sent = [button.click, tab.select, chosen.input, *(text.submit for text in texts)]
+    on(sent, handle, [chosen, *texts], [side_by_side], examples)
 
 
 def add_report(page: Page, tab: gr.Tab) -> None:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 from open_nvib import text
 from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
-from open_nvib.store.files import MANIFEST, InputError, find_damage
-from open_nvib.store.runs import complete_replacement
-from open_nvib.store.settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig, TrainConfig
+from open_nvib.store.claims import complete_replacement
+from open_nvib.store.files import MANIFEST, InputError, find_damage, in_one_line, read_stored
+from open_nvib.store.settings import TrainConfig
+from open_nvib.store.task_settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig
 
 if TYPE_CHECKING:  # they import torch, and --help does not wait for that
     from open_nvib.experiments.engines import Engine
@@ -27,24 +28,19 @@ class Number:
     """How many vectors each text gets.
 
     Args:
-        vectors: give each text this many vectors; for a model that takes any number, as the next three
-        share: give each text this many vectors for each token, above 0 and at most 1
-        needed: give each text the fewest vectors with which it comes back
-        decided: give each text a number that is decided in two looks
+        vectors: give each text this many vectors, the fewest that reconstruct it exactly (fewest), or a number that is
+            chosen quickly (auto); for a model that takes any number, as is --share
+        share: give each text this many vectors per token, above 0 and at most 1
     """
 
-    vectors: int | None = None
+    vectors: int | Literal["fewest", "auto"] | None = None
     share: float | None = None
-    needed: bool = False
-    decided: bool = False
 
     def options(self) -> dict[str, Any]:
         """Return them as `Run.encode` takes them. More than one of them is an InputError."""
-        given = [f"--{name}" for name, value in asdict(self).items() if value is not None and value is not False]
-        if len(given) > 1:
-            raise InputError(f"{' and '.join(given)} are given, expected one: each says how many vectors a text gets.")
-        vectors = "needed" if self.needed else "decided" if self.decided else self.vectors
-        return {"vectors": vectors, "share": self.share}
+        if self.vectors is not None and self.share is not None:
+            raise InputError("--vectors and --share are given, expected one: each says how many vectors a text gets.")
+        return {"vectors": self.vectors, "share": self.share}
 
 
 def demo(settings: DemoConfig) -> None:
@@ -70,7 +66,9 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False, plot: str | None 
     print(prepared.summary())
     picture = Path(plot) if plot else prepared.path / "lengths.svg"
     if plot or not picture.exists():
-        text.draw_lengths(prepared, picture)
+        from open_nvib.report import draw_lengths
+
+        draw_lengths(prepared, picture)
     print(f"length distributions: {picture}")
 
 
@@ -112,6 +110,8 @@ def reconstruct(
     *texts: str,
     device: str | None = None,
     file: str | None = None,
+    sample: bool = False,
+    seed: int = 0,
     number: Number,
 ) -> None:
     """Send texts through the latent and back.
@@ -121,11 +121,14 @@ def reconstruct(
         texts: one or more texts, quoted
         device: such as cuda; the CPU if not given
         file: a file with a text on each line; - reads standard input
+        sample: decode a sample of each latent, as in training, instead of its mean
+        seed: of --sample
         number: of vectors that each text gets
     """
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
-    for line in opened.reconstruct(_usable(opened, given, file), **number.options()):
+    usable = _usable(opened, given, file)
+    for line in opened.reconstruct(usable, seed=seed if sample else None, **number.options()):
         print(line)
 
 
@@ -155,7 +158,8 @@ def encode(
     opened = text.load_run(run, device=device)
     _usable(opened, given, file)
     ids, _ = opened.tokenize_usable(given)
-    print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite, **number.options())}")
+    request = opened.request(list(ids.values()), **number.options())
+    print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite, request=request)}")
 
 
 def sample(
@@ -178,9 +182,9 @@ def sample(
         seed: the same seed gives the same texts
         length: length in tokens; drawn from the lengths of the training data if not given
         delta: Δ of an NVAE's prior; the model's if not given
-        vectors: how many vectors a latent has, of a model that takes any number; as many as a sentence of the length
-            needs if not given
-        share: vectors for each token of the length instead, above 0 and at most 1
+        vectors: how many vectors a latent has, of a model that takes any number; the fewest of a sentence of the
+            length if not given
+        share: vectors per token of the length instead, above 0 and at most 1
     """
     number = Number(vectors=vectors, share=share).options()
     for line in text.load_run(run, device=device).sample(count, seed=seed, length=length, delta=delta, **number):
@@ -270,15 +274,24 @@ def app(
     serve(blocks, host=host, port=port, allowed_hosts=allowed_hosts, open_browser=open)
 
 
-def evaluate(run: str, config: EvaluateConfig, *, data: str | None = None, device: str | None = None) -> None:
+def evaluate(
+    run: str, config: EvaluateConfig, *, file: str | None = None, data: str | None = None, device: str | None = None
+) -> None:
     """Measure a trained model: reconstruction, generation, the latent, interpolation.
 
     Args:
         run: a run directory that `nvib train` wrote
         config: YAML file with any of the options below
+        file: score the reconstruction of each line of this file, and nothing else; - is standard input
         data: directory of the run's prepared data, if it was moved
         device: such as cuda; the CPU if not given
     """
+    if file:
+        if config != EvaluateConfig() or data is not None:
+            raise InputError("--file scores its lines alone: leave out --data and the settings of an evaluation.")
+        lines = _texts((), file)
+        _score_lines(text.load_run(run, device=device), lines, file)
+        return
     from open_nvib import evaluation
 
     found = evaluation.evaluate(run, config, data=data, device=device)
@@ -368,84 +381,6 @@ def report(path: str, *, output: str | None = None, cells: str | None = None) ->
     print(written.page)
 
 
-def convert(
-    model: str,
-    *,
-    texts: str,
-    output: str,
-    where: Sequence[Literal["encoder", "cross", "decoder"]] = (),
-    tau_alpha: float | Literal["inf"] = 10.0,
-    tau_sigma: float = 0.0,
-) -> None:
-    """Put NVIB into a pretrained model of transformers.
-
-    Args:
-        model: directory or hub name of a model with its tokenizer: BERT, RoBERTa, DistilBERT, BART, Marian, T5, GPT-2,
-            Llama, Mistral or Qwen
-        texts: a file with a text on each line, to measure the priors on; - reads standard input
-        output: the directory to write
-        where: attentions to convert; all if not given
-        tau_alpha: weight of tokens against the prior's component: 10 is the original model, inf exactly so
-        tau_sigma: noise of tokens; 0 is none, as Llama, Mistral and Qwen need it
-    """
-    lines = _texts((), texts)
-    from open_nvib.pretrained.tuning import convert_model
-
-    dials = {"tau_alpha": float(tau_alpha), "tau_sigma": tau_sigma}
-    print(f"{output}: {convert_model(model, lines, output, where=where, **dials)}")
-
-
-def tune(
-    model: str,
-    *,
-    pairs: str,
-    metric: Literal["chrf", "bleu", "accuracy"] = "chrf",
-    trials: int = 20,
-    sampler: Literal["random", "optuna"] = "random",
-    seed: int = 0,
-    where: Sequence[Literal["encoder", "cross", "decoder"]] = (),
-    apply: bool = False,
-    engine: EngineName = "serial",
-    workers: int | None = None,
-    address: str = "auto",
-) -> None:
-    """Search the dials of a converted model, without training.
-
-    Args:
-        model: a directory that `nvib convert` wrote
-        pairs: a file with a text, a tab and its translation, or its label, on each line
-        metric: what to raise; chrf and bleu are of translations, accuracy is that of a classifier
-        trials: number of settings in all, with those of earlier searches; in the first, the dials are off
-        sampler: random, or optuna if it is installed
-        seed: the same seed gives the same settings
-        where: sections to search; all that are converted if not given
-        apply: write the best setting into the model
-        engine: serial: one trial after another; processes: several at once; ray: on a Ray cluster that sees the model
-        workers: of processes: how many; one for each core if not given
-        address: of ray: host:port of the head node, ray://host:port, auto, or local to start one here
-    """
-    from open_nvib.pretrained.tuning import FailedTrial, apply_taus, read_pairs, tune
-
-    where_to_run = _engine(engine, workers, address)
-    options: dict[str, Any] = {"metric": metric, "trials": trials, "sampler": sampler, "seed": seed, "where": where}
-    found, failed = [], False
-    say = _say if engine != "serial" else lambda line: None
-    for trial in tune(model, read_pairs(pairs), where_to_run, **options, say=say):
-        if isinstance(trial, FailedTrial):
-            failed = True
-            _say(f"trial {trial.number} failed: {trial.reason}")
-            continue
-        found.append(trial)
-        dials = "; ".join(f"{name} τ_α {x['tau_alpha']} τ_σ {x['tau_sigma']}" for name, x in trial.taus.items())
-        print(f"{trial.number}: {metric} {number(trial.score, '.4g')} {dials}", flush=True)
-    if failed or not found:
-        raise SystemExit(1)
-    best = max(found, key=lambda trial: trial.score)
-    print(f"best: {best.number}")
-    if apply:
-        apply_taus(model, best.settings)
-
-
 NVIB = Group(
     "Text autoencoders whose latent is a set of weighted vectors.",
     {
@@ -465,8 +400,6 @@ NVIB = Group(
             {"run": experiment_run, "status": experiment_status},
         ),
         "report": report,
-        "convert": convert,
-        "tune": tune,
     },
 )
 
@@ -486,14 +419,31 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def _score_lines(run: "Run", lines: list[str], file: str) -> None:
+    """Print a score for each line of a file, and their means."""
+    from open_nvib.evaluation.reconstruction import score_lines
+
+    lines = _usable(run, lines, file)
+    ids, _ = run.tokenize_usable(lines)
+    found = score_lines(run, lines, list(ids.values()))
+    print("BLEU\texact\ttext exact\tnats per token\ttext\treconstruction")
+    for each in found:
+        flags = "\t".join("yes" if flag else "no" for flag in (each.exact, each.text_exact))
+        print(f"{each.bleu:.1f}\t{flags}\t{each.cross_entropy:.3f}\t{each.text}\t{each.reconstruction}")
+    means = [sum(values) / len(found) for values in zip(*((x.bleu, x.exact, x.text_exact) for x in found), strict=True)]
+    _say(f"{len(found):,} lines: mean BLEU {means[0]:.1f}, exact {means[1]:.1%}, text exact {means[2]:.1%}")
+
+
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:
     """The texts of the command line, then the lines of a file or of standard input."""
     texts = list(given)
     if file:
         try:
-            read = sys.stdin.read() if file == "-" else Path(file).expanduser().read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
-            raise InputError(f"{file}: cannot be read as text ({error}). Give a UTF-8 text file.") from error
+            read = sys.stdin.read() if file == "-" else read_stored(Path(file).expanduser()).decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:  # read_stored refuses pipes and devices, which may not end
+            why = in_one_line(error)
+            raise InputError(f"{file}: cannot be read as text ({why}). Give a UTF-8 text file.") from error
+        read = read.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
         texts += read.removesuffix("\n").split("\n") if read else []
     if not any(line.strip() for line in texts) and (file or not texts):
         raise InputError("no text given. Give one or more in quotes, or --file with a text on each line.")

@@ -67,27 +67,27 @@ def _reconstruction(found: Reconstruction, where: str) -> list[str]:
 
 def _number_of_vectors(found: NumberOfVectors, where: str) -> list[str]:
     rows = [(f"share {each.share:g}", each) for each in found.shares]
-    rows += [("as many as needed", found.needed), ("decided in two looks", found.decided)]
+    rows += [("fewest", found.fewest), ("auto", found.auto)]
     table = [
         f"  {name:<22}{row.kept:>8.1%}{number(row.bleu, '.2f'):>8}{number(row.exact, '.1%'):>8}" for name, row in rows
     ]
-    sd, correlation = number(found.needed.sd, ".2f"), number(found.decided.correlation, ".2f")
+    sd, correlation = number(found.fewest.sd, ".2f"), number(found.auto.correlation, ".2f")
     return [
         f"number of vectors, {found.sentences:,} sentences ({where}):",
         f"  {'':<22}{'kept':>8}{'BLEU':>8}{'exact':>8}",
         *table,
-        f"  among texts of one length, the number that is needed has a standard deviation of {sd}, and the decided one "
-        f"correlates with it by {correlation}",
+        f"  among texts of one length, the fewest vectors have a standard deviation of {sd}, and auto correlates with "
+        f"them by {correlation}",
     ]
 
 
 def _generation(found: Generation, *, by_copying: bool) -> list[str]:
     return [
         f"{found.samples:,} samples: F-PPL {number(found.forward_perplexity, '.2f')} (real text "
-        f"{number(found.real_forward_perplexity, '.2f')}), R-PPL {number(found.reverse_perplexity, '.2f')} "
-        f"(real text {number(found.real_reverse_perplexity, '.2f')})"
+        f"{number(found.real.forward_perplexity, '.2f')}), R-PPL {number(found.reverse_perplexity, '.2f')} "
+        f"(real text {number(found.real.reverse_perplexity, '.2f')})"
         f"{', by a scorer that copies' if by_copying else ''}",
         f"  distinct 2-grams {number(found.distinct.get(2), '.1%')} (real text "
-        f"{number(found.real_distinct.get(2), '.1%')}), self-BLEU {number(found.self_bleu, '.1f')} "
-        f"({number(found.real_self_bleu, '.1f')}), copied from the training text {number(found.copied, '.2%')}",
+        f"{number(found.real.distinct.get(2), '.1%')}), self-BLEU {number(found.self_bleu, '.1f')} "
+        f"({number(found.real.self_bleu, '.1f')}), copied from the training text {number(found.copied, '.2%')}",
     ]

@@ -1,28 +1,42 @@
-"""Functions as commands: typed arguments and docstrings become options; a mistake in them is one line."""
+"""Functions as commands: typed arguments and docstrings become options; a mistake in them is one line.
 
+An option's value is read as YAML, as in a file of settings, unless its type is text. Settings come from the files of
+`--config` first, then from the options, wherever they stand on the line.
+"""
+
+import argparse
 import inspect
 import os
+import signal
 import sys
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NoReturn, get_args, get_origin
+from typing import Any, Literal, NoReturn, get_args, get_origin
 
+import yaml
 from docstring_parser import parse as parse_docstring
-from jsonargparse import (
-    ActionConfigFile,  # pyright: ignore[reportPrivateImportUsage]
-    ArgumentParser,
-    Namespace,
+
+from open_nvib._deprecation import REMOVAL
+from open_nvib.store.files import InputError, OutsideTraining, as_builtins, disk_trouble, in_one_line
+from open_nvib.store.yaml_file import (
+    SettingError,
+    convert,
+    load_yaml,
+    merged,
+    packaged_config,
+    read_mapping,
+    suggestion,
 )
 
-from open_nvib.store.files import InputError, from_builtins
-from open_nvib.store.settings import packaged_config
-from open_nvib.store.yaml_file import STRICT_YAML, as_mapping, check_keys, read_mapping, reworded
-
 MAX_ARGUMENT_LENGTH = 10_000
-"""In characters: the YAML reader of jsonargparse ends the process at tens of thousands of brackets."""
-COMMAND = "command"
-"""The entry of parsed arguments that names the command of a group."""
+"""In characters: the YAML reader ends the process at tens of thousands of brackets."""
+RENAMED_OPTIONS = {"--needed": "--vectors fewest", "--decided": "--vectors auto"}
+"""Old options that still work, and what replaces each."""
+SHOW_WARNING = warnings.showwarning
+"""Python's own way, with the place in the code."""
+COMMAND, PARSER, PRINT_CONFIG = "command", "parser", "--print_config"
 
 
 @dataclass(frozen=True)
@@ -36,61 +50,83 @@ class Group:
 Command = Group | Callable[..., None]
 
 
-class OneLineParser(ArgumentParser):
+class OneLineParser(argparse.ArgumentParser):
     """A parser that says in one line what is wrong, and exits with 2."""
 
-    config_file: ClassVar[str | None] = None
-    """The file of --config while it is read, also for the parsers that jsonargparse makes for parts of it."""
+    def __init__(self, **options: Any) -> None:
+        super().__init__(allow_abbrev=False, **options)
 
-    def error(self, message: str, ex: Exception | None = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        message = reworded(str(message))
-        stop(message if self.config_file is None else f"{self.config_file}: {message}")
+    def error(self, message: str) -> NoReturn:
+        stop(message)
 
-
-class ConfigFile(ActionConfigFile):
-    """Reads settings from a YAML file. A mistake in the file is one line that names the file."""
-
-    def __call__(self, parser: Any, cfg: Any, values: Any, option_string: str | None = None) -> None:
-        path = Path(values).expanduser()
-        if not path.is_file():
-            stop(f"--config: {values!r} is not a file. Give a YAML file.")
-        try:
-            settings = read_mapping(path)
-            _check_settings(settings, {action.dest for action in parser._actions}, where=str(values))
-        except InputError as error:
-            stop(str(error))
-        if settings:
-            OneLineParser.config_file = values
-            try:
-                super().__call__(parser, cfg, values, option_string)
-            finally:
-                OneLineParser.config_file = None
-
-
-def _check_settings(values: Mapping[str, Any], options: Collection[str], *, where: str, group: str = "") -> None:
-    """Check that each key of a file names an option, such as model.kappa, or a group of them, such as model."""
-    inside = [option.removeprefix(group).split(".") for option in options if option.startswith(group)]
-    inside = [names for names in inside if names[-1] not in ("config", "help", "print_config")]
-    check_keys(values, sorted({names[0] for names in inside}), where=where)
-    for name in {names[0] for names in inside if len(names) > 1} & values.keys():
-        place = f"{where}: {group}{name}"
-        if values[name] is None:
-            raise InputError(f"{place} is null, expected settings. Remove it to have their defaults.")
-        _check_settings(as_mapping(values[name], where=place), options, where=place, group=f"{group}{name}.")
+    def refuse(self, rest: Sequence[str]) -> NoReturn:
+        """Say which argument is unknown, and which option was meant."""
+        name = rest[0].partition("=")[0]
+        known = [text for action in self._actions for text in action.option_strings if action.help != argparse.SUPPRESS]
+        stop(f"unknown argument {name!r}{suggestion(name, known)}")
 
 
 def stop(message: str) -> NoReturn:
     """Print one line on standard error, and exit with 2; under torchrun, the first process alone prints."""
     if os.environ.get("RANK", "0") == "0":
         line = " ".join(message.split()).encode(errors="backslashreplace").decode()
-        print(f"nvib: {line}", file=sys.stderr)
+        print(f"nvib: {line if len(line) <= 1000 else line[:1000] + '…'}", file=sys.stderr)
     raise SystemExit(2)
 
 
-def make_parser(name: str, command: Command) -> OneLineParser:
-    """The parser of a command, or of a group with all its commands."""
-    parser = OneLineParser(prog=name, description=summary_of(command), parser_mode=STRICT_YAML)
-    _fill(parser, command)
+def run(command: "Command", arguments: list[str]) -> None:
+    """Parse the arguments of `nvib` and run the command; the exit code is 2 for a mistake in what was given."""
+    _open_streams()
+    warnings.showwarning = _show_warning
+    try:
+        call(parse(command, arguments))
+    except InputError as error:
+        stop(str(error))
+    except KeyboardInterrupt:
+        print("nvib: interrupted", file=sys.stderr)
+        raise SystemExit(128 + signal.SIGINT) from None
+    except BrokenPipeError:  # the reader, such as `head`, has seen enough
+        sys.stderr.close()
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error):
+            raise
+        stop(f"not enough memory ({in_one_line(error)}). Give smaller sizes, or fewer texts at a time.")
+    except Exception as error:
+        reason = disk_trouble(error)
+        if reason is None:
+            raise
+        fix = "Free some, and run" if reason.startswith("no space") else "Change that, and run"
+        stop(f"{getattr(error, 'filename', None) or 'the disk'}: {reason}. {fix} the same command again.")
+
+
+def _show_warning(message: Warning | str, category: type[Warning], *where: object, **options: object) -> None:
+    """Print a warning of ours in one line, and any other with its place."""
+    if issubclass(category, OutsideTraining):
+        print(f"nvib: warning: {message}", file=sys.stderr)
+    else:
+        SHOW_WARNING(message, category, *where, **options)  # pyright: ignore[reportArgumentType]
+
+
+def _open_streams() -> None:
+    """Open the standard streams that the caller closed, and let those of another encoding than UTF-8 take any text."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        stream = getattr(sys, name)
+        if stream is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif mode == "w" and hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def make_parser(name: str, command: Command, *, required: bool = True) -> OneLineParser:
+    """Make the parser of a command, or of a group with all its commands.
+
+    Args:
+        name: of the program.
+        command: the command.
+        required: whether arguments without a default must be given.
+    """
+    parser = OneLineParser(prog=name, description=summary_of(command))
+    _fill(parser, command, required)
     return parser
 
 
@@ -101,55 +137,117 @@ def summary_of(command: Command) -> str:
     return parse_docstring(inspect.getdoc(command) or "").short_description or ""
 
 
-def _fill(parser: ArgumentParser, command: Command) -> None:
+def _fill(parser: argparse.ArgumentParser, command: Command, required: bool) -> None:
     if not isinstance(command, Group):
-        _add_arguments(parser, command)
+        _add_arguments(parser, command, required)
+        parser.set_defaults(**{COMMAND: command, PARSER: parser})
         return
-    subcommands = parser.add_subcommands(dest=COMMAND)
+    subcommands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=OneLineParser)
     for name, inner in command.commands.items():
-        subparser = OneLineParser(description=summary_of(inner))
-        subcommands.add_subcommand(name, subparser, help=summary_of(inner))
-        _fill(subparser, inner)
+        _fill(subcommands.add_parser(name, description=summary_of(inner), help=summary_of(inner)), inner, required)
 
 
-def _add_arguments(parser: ArgumentParser, function: Callable[..., None]) -> None:
+def _add_arguments(parser: argparse.ArgumentParser, function: Callable[..., None], required: bool) -> None:
     """Add the parameters of a function, each with the help that the docstring has for it.
 
     Positional parameters are positional arguments, keyword-only ones are options: a bool that is False is a flag, a
-    sequence takes several values. The fields of a dataclass are options of their own, as parameters are if they are
-    keyword-only. If the parameter is called `config`, a YAML file can hold them, too.
+    sequence takes several values. The fields of a dataclass are options of their own. If the parameter is called
+    `config`, a YAML file can hold them, too.
     """
-    explained = {entry.arg_name: entry.description for entry in parse_docstring(inspect.getdoc(function) or "").params}
+    explained = _explanations(function)
     for name, parameter in inspect.signature(function).parameters.items():
         kind, default = parameter.annotation, parameter.default
-        options: dict[str, Any] = {"help": explained[name]}
+        options: dict[str, Any] = {"help": _escaped(explained[name])}
         if is_dataclass(kind):
             if name == "config":
-                parser.add_argument("--config", action=ConfigFile, **options)
-            if all(field.kw_only for field in fields(kind)):
-                _add_arguments(parser, kind)  # pyright: ignore[reportArgumentType]
-            else:
-                parser.add_class_arguments(kind)  # pyright: ignore[reportArgumentType]
+                parser.add_argument("--config", action="append", default=[], metavar="FILE", **options)
+                parser.add_argument(PRINT_CONFIG, action="store_true", help="print all settings as YAML, and exit")
+            _add_settings(parser, kind, parser)  # pyright: ignore[reportArgumentType]
             continue
         if kind is bool and default is False:
             options |= {"action": "store_true"}
         elif parameter.kind is parameter.VAR_POSITIONAL:
-            options |= {"type": kind, "nargs": "*", "default": []}
+            options |= {"nargs": "*"}
         elif get_origin(kind) is Sequence:
-            options |= {"type": get_args(kind)[0], "nargs": "+"}
+            options |= {"type": _reader(get_args(kind)[0]), "nargs": "+"}
         elif get_origin(kind) is Literal:
             options |= {"choices": list(get_args(kind))}
         else:
-            options |= {"type": kind}
+            options |= {"type": _reader(kind)}
         if parameter.kind is parameter.KEYWORD_ONLY:
+            options |= {"required": required} if default is parameter.empty else {"default": default}
             name = f"--{name.replace('_', '-')}"
-            options |= (
-                {"required": True} if default is parameter.empty else {"default": [] if default == () else default}
-            )
+        elif not required:
+            options |= {"nargs": "*" if "nargs" in options else "?"}
         parser.add_argument(name, **options)
 
 
-def parse(command: Command, arguments: list[str]) -> Namespace:
+def _add_settings(
+    parser: argparse.ArgumentParser, kind: Any, group: argparse._ActionsContainer, path: str = "", hidden: bool = False
+) -> None:
+    """Add an option for each field of a dataclass, and of dataclasses inside it; help hides the parts of schedules."""
+    explained = _explanations(kind)
+    for field in fields(kind):
+        name = f"{path}{field.name}"
+        inner = next((choice for choice in (field.type, *get_args(field.type)) if is_dataclass(choice)), None)
+        nested = inner is field.type
+        text = argparse.SUPPRESS if hidden or nested else _escaped(_help(field, explained[field.name]))
+        options: dict[str, Any] = {"dest": name, "action": _Setting, "metavar": field.name.upper(), "help": text}
+        if field.kw_only and field.type is bool:
+            options |= {"nargs": 0, "const": True}
+        group.add_argument(f"--{name}", default=default_of(field), type=_reader(field.type), **options)
+        if inner is not None:
+            title = explained[field.name].rstrip(".")
+            inside = parser.add_argument_group(title) if nested else group
+            _add_settings(parser, inner, inside, f"{name}.", hidden or not nested)
+
+
+class _Setting(argparse.Action):
+    """Collects the settings in the order of the line, as paths and values: what is not given is not there."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given = vars(namespace).setdefault("settings", [])
+        given.append((tuple(self.dest.split(".")), self.const if self.nargs == 0 else values))
+
+
+def default_of(field: Field[Any]) -> Any:
+    """Return the default of a setting; None for one that is required."""
+    return field.default_factory() if field.default_factory is not MISSING else field.default
+
+
+def _explanations(kind: Any) -> dict[str, str]:
+    parsed = parse_docstring(inspect.getdoc(kind) or "").params
+    return {entry.arg_name: " ".join((entry.description or "").split()) for entry in parsed}
+
+
+def _escaped(text: str) -> str:
+    return text.replace("%", "%%")
+
+
+def _help(field: Field[Any], explained: str) -> str:
+    default = as_builtins(default_of(field))
+    if default in (None, False, []):
+        return explained
+    shown = yaml.safe_dump(default, default_flow_style=True, sort_keys=False, width=1000).splitlines()[0]
+    return f"{explained} (default: {shown})"
+
+
+def _reader(kind: Any) -> Callable[[str], Any]:
+    """Return what turns the text of an option into a value of YAML, which is text where the type is text."""
+
+    def read(text: str) -> Any:
+        optional_text = kind == str | None and text not in ("null", "~")
+        if kind is str or optional_text:
+            return text
+        try:
+            return load_yaml(text)
+        except InputError as error:
+            raise argparse.ArgumentTypeError(f"{text[:40]!r} {error}") from error
+
+    return read
+
+
+def parse(command: Command, arguments: list[str]) -> argparse.Namespace:
     """Parse the arguments of `nvib`. What is wrong with them is one line and exit code 2."""
     for argument in arguments:
         if len(argument) > MAX_ARGUMENT_LENGTH:
@@ -157,30 +255,44 @@ def parse(command: Command, arguments: list[str]) -> Namespace:
                 f"an argument that begins with {argument[:20]!r} has {len(argument):,} characters, expected at most "
                 f"{MAX_ARGUMENT_LENGTH:,}. Long texts can be given with --file."
             )
-        try:
-            argument.encode()
-            unusable = argument.find("\0")
-        except UnicodeEncodeError as error:
-            unusable = error.start
-        if unusable >= 0:  # several libraries cannot open a file of such a name
-            raise InputError(
-                f"the argument {argument[:40]!r} is not UTF-8 text at character {unusable + 1}. Correct it; a file of "
-                f"such a name can be renamed."
-            )
-    try:
-        return make_parser("nvib", command).parse_args(with_packaged_configs(arguments))
-    except FileNotFoundError as error:
-        raise InputError("the current directory was removed. Change to one that exists.") from error
+        if "\0" in argument or argument != argument.encode(errors="ignore").decode():  # names that no file can have
+            raise InputError(f"the argument {argument[:40]!r} is not UTF-8 text. Correct it.")
+    name, arguments = "nvib", _renamed(arguments)
+    while isinstance(command, Group) and arguments and arguments[0] in command.commands:  # its parser is enough
+        name, command, arguments = f"{name} {arguments[0]}", command.commands[arguments[0]], arguments[1:]
+    parser = make_parser(name, command, required=PRINT_CONFIG not in arguments)
+    given, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        getattr(given, PARSER).refuse(unknown)
+    return given
 
 
-def call(command: Command, given: Namespace) -> None:
+def _renamed(arguments: list[str]) -> list[str]:
+    """Replace old options by their new words, and say so in one line on standard error."""
+    for old in RENAMED_OPTIONS.keys() & arguments:
+        new = RENAMED_OPTIONS[old]
+        print(f"nvib: {old} is deprecated and will be removed in version {REMOVAL}. Use {new}.", file=sys.stderr)
+    return [
+        word
+        for given in arguments
+        for word in (RENAMED_OPTIONS[given].split() if given in RENAMED_OPTIONS else [given])
+    ]
+
+
+def call(given: argparse.Namespace) -> None:
     """Call the function that the parsed arguments name."""
-    while isinstance(command, Group):
-        name = given[COMMAND]
-        command, given = command.commands[name], given[name]
-    positional, named = [], {}
+    command = getattr(given, COMMAND)
+    positional: list[Any] = []
+    named: dict[str, Any] = {}
     for name, parameter in inspect.signature(command).parameters.items():
-        value = _settings(parameter.annotation, given) if is_dataclass(parameter.annotation) else given[name]
+        kind = parameter.annotation
+        if is_dataclass(kind):
+            value = _settings(kind, given, given.config if name == "config" else [])
+            if getattr(given, "print_config", False):
+                print(yaml.safe_dump(as_builtins(value), sort_keys=False), end="")
+                raise SystemExit(0)
+        else:
+            value = _argument(kind, name, getattr(given, name))
         if parameter.kind is parameter.KEYWORD_ONLY:
             named[name] = value
         else:
@@ -188,25 +300,40 @@ def call(command: Command, given: Namespace) -> None:
     command(*positional, **named)
 
 
-def _settings(kind: Any, given: Namespace) -> Any:
-    """The dataclass of parsed options; what it refuses is a mistake of the user."""
+def _argument(kind: Any, name: str, value: Any) -> Any:
+    if get_origin(kind) is Sequence:
+        return [convert(get_args(kind)[0], each, (f"--{name}",)) for each in value]
+    return value if kind in (str, bool) or value is None else convert(kind, value, (f"--{name}",))
+
+
+def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any:
+    """Build a dataclass from files and from the options that are its own."""
+    own = {field.name for field in fields(kind)}
+    options = [(path, value) for path, value in getattr(given, "settings", ()) if path[0] in own]
+    values = merged(kind, *(read_mapping(find_config(file)) for file in files))
+    for path, value in options:
+        inside = values
+        for name in path[:-1]:
+            if not isinstance(inside.get(name), dict):
+                inside[name] = {}
+            inside = inside[name]
+        inside[path[-1]] = value
     try:
-        return from_builtins(given.as_dict(), kind)
-    except ValueError as error:
-        files = given.get("config")
-        where = f" (in {files[-1]} or on the command line)" if files else ""
-        raise InputError(f"{reworded(str(error))}{where}") from error
+        return convert(kind, values)
+    except SettingError as error:
+        below = [path for path, _ in options if path[: len(error.path)] == error.path]
+        from_options = any(error.path[: len(path)] == path for path, _ in options)
+        if not files or from_options:
+            raise
+        if below:
+            raise InputError(f"{error} (in {files[-1]} or on the command line)") from error
+        raise InputError(f"{files[-1]}: {error}") from error
 
 
-def with_packaged_configs(arguments: list[str]) -> list[str]:
-    """`--config configs/small/nvae.yaml` means the one that comes with the package, where there is no such file."""
-    found, before = [], ""
-    for argument in arguments:
-        name = argument.removeprefix("--config=")
-        if before == "--config" or name != argument:
-            packaged = packaged_config(name)
-            if packaged is not None and not Path(name).exists():
-                argument = argument.removesuffix(name) + str(packaged)
-        found.append(argument)
-        before = argument
-    return found
+def find_config(name: str) -> Path:
+    """Find the file of --config: `configs/small/nvae.yaml` comes with the package, if there is no such file."""
+    path = Path(name).expanduser()
+    packaged = None if os.path.exists(path) else packaged_config(name)
+    if packaged is None and not os.path.isfile(path):
+        raise InputError(f"--config: {name!r} is not a file. Give a YAML file.")
+    return packaged or path

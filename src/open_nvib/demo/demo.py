@@ -14,31 +14,25 @@ from transformers import TrainerCallback
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.report import check_output, write_run_report
 from open_nvib.report.write import FIGURES
+from open_nvib.store.claims import claim_directory
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError, obstacle_to_writing
-from open_nvib.store.runs import claim_directory
-from open_nvib.store.settings import PARTS, DemoConfig, TrainConfig, packaged_config, paper_partitions
-from open_nvib.store.yaml_file import read_mapping, settings_of
+from open_nvib.store.settings import TrainConfig
+from open_nvib.store.task_settings import PARTS, DemoConfig, paper_partitions
+from open_nvib.store.yaml_file import packaged_config, read_mapping, settings_of
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.data.prepared import is_prepared
-from open_nvib.text.model.number import pairs_of_one_length
 from open_nvib.text.training.train import train
 from open_nvib.text.using.inspection import TokenReport, readable_token
 from open_nvib.text.using.run import Run, load_run
 
-CONFIG = "configs/small/nvae.yaml"
+CONFIG, ANY_NUMBER = "configs/small/nvae.yaml", "configs/small/nvae-any.yaml"
 DATA, RUN = "data", "run"
-OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}
-"""Tokens of the sentences that are used of a text of one's own."""
+OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}  # tokens of the sentences of a text of one's own
 SENTENCES_SHOWN = 4
-SENTENCES_TRIED = 200
-"""Sentences among which those to show are looked for."""
-GLIMPSES = 6
-"""How often a sentence is reconstructed while the model trains."""
-OTHER_OPTIONS = (
-    "(The demo itself has --data, --layout, --steps and --output; other options are of nvib prepare and nvib train.)"
-)
-UNSEEN = ", lengths it never saw): a plain Transformer, too, does much worse on these"
+SENTENCES_TRIED = 200  # sentences among which those to show are looked for
+GLIMPSES = 6  # how often a sentence is reconstructed while the model trains
+OTHER_OPTIONS = "(Of these options, the demo has --data, --layout, --steps and --output.)"
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,11 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     config, out = config or DemoConfig(), out or Terminal.of()
     directory, path = config.directory, config.directory / RUN
     try:
-        preparation = _preparation(config)
+        own = config.data != "enwik8"
+        if own and not Path(config.data).expanduser().exists():
+            raise InputError(f"demo: {config.data}: no such file. Give a text of your own, or leave --data out.")
+        partitions, data = OWN_LENGTHS if own else paper_partitions(), str(directory / DATA)
+        preparation = PrepareConfig(source=config.data, layout=config.layout, output=data, partitions=partitions)
         _check_directory(directory)
         out.title(f"1. The text: {config.data}")
         prepared = prepare(preparation)
@@ -77,22 +75,30 @@ def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
         settings = _training(config, prepared)
         steps, batch_size = settings.optimiser.steps, settings.optimiser.batch_size
         out.title(f"2. Training a small NVAE: {steps:,} steps of {batch_size}")
-        texts = list(prepared.split(settings.partition, "validation")["text"])
+        texts = list(prepared.split(settings.partition, "validation")["text"])[:SENTENCES_TRIED]
         train(settings, path, callbacks=[Glimpse(texts[0], settings, prepared.tokenizer, out)])
     except InputError as error:
         raise InputError(f"{error} {OTHER_OPTIONS}") from error
     out.title("3. Measuring it on text it has not seen")
-    found = evaluate(path, _evaluation(config, prepared, settings), say=out.say)
+    evaluation = EvaluateConfig(
+        samples=config.samples,
+        scorer_steps=config.scorer_steps,
+        sentences=1000,
+        generalise=[name for name in prepared.partitions if name != settings.partition],
+        interpolations=20,
+        measure=[part for part in PARTS if part != "number"],
+    )
+    found = evaluate(path, evaluation, say=out.say)
     written = write_run_report(path, directory)
-    run = load_run(path)
-    shown = sorted(texts[:SENTENCES_TRIED], key=lambda text: abs(len(text) - 60))[:SENTENCES_SHOWN]
-    _show(out, run, shown, found)
-    _show_pair(out, run, texts[:SENTENCES_TRIED])
+    shown = sorted(texts, key=lambda text: abs(len(text) - 60))[:SENTENCES_SHOWN]
+    _show(out, load_run(path), shown, found)
     out.title("Where to go on")
-    out.say(f"  {written.page}: all of it as a page")
-    quoted = shlex.quote(str(path))
-    out.say(f"  nvib app {quoted}: look into the latent in the browser")
-    out.say(f"  nvib inspect {quoted} {shlex.quote(shown[0])}")
+    run, sentence, other = shlex.quote(str(path)), shlex.quote(shown[0]), shlex.quote(str(directory / "any"))
+    out.say(f"  {written.page}: all of this as a page")
+    out.say(f"  nvib app {run}  # look into the latent in a browser")
+    out.say(f"  nvib inspect {run} {sentence}  # token by token")
+    out.say("A model that takes any number of vectors, and finds the fewest for each text:")
+    out.say(f"  nvib train --config {ANY_NUMBER} --data {shlex.quote(data)} --output {other}")
     return path
 
 
@@ -104,7 +110,7 @@ class Glimpse(TrainerCallback):
         self.seen = -1
 
     def on_evaluate(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        if model is None or not state.is_world_process_zero or state.global_step == self.seen:
+        if not state.is_world_process_zero or state.global_step == self.seen:
             return
         self.seen = state.global_step
         training = model.training
@@ -129,18 +135,6 @@ def _check_directory(directory: Path) -> None:
     claim_directory(directory / RUN, TrainConfig(), overwrite=True)  # training finds whether the settings are others
 
 
-def _preparation(config: DemoConfig) -> PrepareConfig:
-    own = config.data != "enwik8"
-    if own and not Path(config.data).expanduser().exists():
-        raise InputError(f"demo: {config.data}: no such file. Give a text of your own, or leave --data out.")
-    return PrepareConfig(
-        source=config.data,
-        layout=config.layout,
-        output=str(config.directory / DATA),
-        partitions=OWN_LENGTHS if own else paper_partitions(),
-    )
-
-
 def _training(config: DemoConfig, prepared: Prepared) -> TrainConfig:
     """The small configuration, and a batch that a small text can fill."""
     file = packaged_config(CONFIG)
@@ -160,81 +154,43 @@ def _training(config: DemoConfig, prepared: Prepared) -> TrainConfig:
     )
 
 
-def _evaluation(config: DemoConfig, prepared: Prepared, settings: TrainConfig) -> EvaluateConfig:
-    return EvaluateConfig(
-        samples=config.samples,
-        scorer_steps=config.scorer_steps,
-        sentences=1000,
-        generalise=[name for name in prepared.partitions if name != settings.partition],
-        interpolations=20,
-        measure=[part for part in PARTS if part != "number"],
-    )
-
-
 def _show(out: Terminal, run: Run, texts: Sequence[str], found: Evaluation) -> None:
-    """Print reconstructions, samples, an interpolation, and the numbers."""
+    """Print reconstructions, samples, an interpolation and the numbers."""
     reports = run.inspect(texts)
     shared = any(token.shared for report in reports for token in report.tokens)
-    out.title(f"Reconstructions: {'each bar begins a vector' if shared else 'what has no vector is struck through'}")
+    out.title(
+        f"Reconstructions ({'a bar begins a vector' if shared else 'tokens without a vector are struck through'})"
+    )
     for report in reports:
-        out.say(f"  {mark_tokens(out, report.tokens)}   ({_kept(report.tokens)})")
-        out.say(f"  → {report.reconstruction}")
-    out.title("Samples: texts that nobody wrote, decoded from latents drawn from the prior")
-    for text in run.sample(6):
-        out.say(f"  {text}")
-    out.title("An interpolation: mixtures of two latents")
-    for text in run.interpolate(texts[0], texts[-1], steps=5):
-        out.say(f"  {text}")
-    out.title("The numbers, and what a plain Transformer is by them")
-    for line in explain_numbers(found):
-        out.say(f"  {line}")
-
-
-def _show_pair(out: Terminal, run: Run, texts: Sequence[str]) -> None:
-    """Print an easy and a hard sentence of one length with the vectors they need; nothing if none comes back."""
-    found, _ = run.tokenize_usable(texts)
-    ids = list(found.values())
-    pairs = pairs_of_one_length(ids, run.find_needed(ids), 1)
-    if not pairs:
-        return
-    easy, hard = pairs[0]
-    out.title(f"Two sentences of {len(ids[easy])} tokens, with as many vectors as each needs to come back")
-    for report in run.inspect([texts[list(found)[index]] for index in (easy, hard)], vectors="needed"):
-        out.say(f"  {mark_tokens(out, report.tokens)}   ({_kept(report.tokens)})")
+        out.say(f"  {mark_tokens(out, report.tokens)}   ({_kept(report.tokens)})\n  → {report.reconstruction}")
+    out.title("Samples: new texts, decoded from latents drawn from the prior")
+    out.say("\n".join(f"  {text}" for text in run.sample(6)))
+    out.title("An interpolation: texts decoded between the latents of two sentences")
+    out.say("\n".join(f"  {text}" for text in run.interpolate(texts[0], texts[-1], steps=5)))
+    out.title("The numbers, beside those of a plain Transformer")
+    out.say("\n".join(f"  {line}" for line in explain_numbers(found)))
 
 
 def explain_numbers(found: Evaluation) -> list[str]:
     """Each number beside that of a plain Transformer, which keeps everything and has no prior."""
     lines = []
     for index, (partition, part) in enumerate((found.reconstruction or {}).items()):
-        lines.append(
-            f"BLEU {_number(part.bleu, '.1f')}, {_number(part.exact, '.0%')} word for word ({partition}"
-            + (UNSEEN if index else "): a plain Transformer comes close to 100, as it passes on everything")
-        )
-        lines.append(
-            f"{_number(part.kept, '.0%')} of the vectors kept ({partition}): a plain Transformer keeps 100%, always"
-        )
+        unseen = f"{partition}, lengths it never saw); a plain Transformer also does much worse on these"
+        seen = f"{partition}); a plain Transformer comes close to 100, as it passes on everything"
+        lines += [
+            f"BLEU {_number(part.bleu, '.1f')}, {_number(part.exact, '.0%')} exact ({unseen if index else seen}",
+            f"{_number(part.kept, '.0%')} as many vectors as tokens ({partition}); a plain Transformer: 100%",
+        ]
     if part := found.generation:
-        forward, reverse, real_forward, real_reverse = (
-            _number(value, ".0f")
-            for value in (
-                part.forward_perplexity,
-                part.reverse_perplexity,
-                part.real_forward_perplexity,
-                part.real_reverse_perplexity,
-            )
-        )
-        lines.append(
-            f"F-PPL {forward} (real text {real_forward}): how surprising its samples are to a language model of real "
-            f"text; a plain Transformer has no samples"
-        )
-        lines.append(
-            f"R-PPL {reverse} (real text {real_reverse}): how surprising real text is to a language model of its "
-            f"samples"
-        )
+        forward, real_forward = _number(part.forward_perplexity, ".0f"), _number(part.real.forward_perplexity, ".0f")
+        reverse, real_reverse = _number(part.reverse_perplexity, ".0f"), _number(part.real.reverse_perplexity, ".0f")
+        lines += [
+            f"F-PPL {forward} (real text {real_forward}): perplexity of samples under a language model of real text",
+            f"R-PPL {reverse} (real text {real_reverse}): perplexity of real text under a language model of samples",
+        ]
     if part := found.latent:
         nats = _number(part.kl_gaussian, ".0f")
-        lines.append(f"{nats} nats in the vectors of a sentence: a plain Transformer's have no bound")
+        lines.append(f"{nats} nats in the vectors of a sentence; a plain Transformer's have no bound")
     return lines
 
 
@@ -244,7 +200,7 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _kept(tokens: Sequence[TokenReport]) -> str:
-    return f"{sum(token.kept for token in tokens)} of {len(tokens)} vectors"
+    return f"{sum(token.kept for token in tokens)} vectors for {len(tokens)} tokens"
 
 
 def mark_tokens(out: Terminal, tokens: Sequence[TokenReport]) -> str:
@@ -253,18 +209,16 @@ def mark_tokens(out: Terminal, tokens: Sequence[TokenReport]) -> str:
     Where tokens share vectors, a bar stands before the first of each.
     """
     bars = any(token.shared for token in tokens)
-    words: list[list[TokenReport]] = []
+    words: list[list[tuple[str, bool]]] = []
     for token in tokens:
-        if readable_token(token.token)[1] or not words:
+        text, begins_word = readable_token(token.token)
+        if begins_word or not words:
             words.append([])
-        words[-1].append(token)
+        words[-1].append((f"|{text}" if bars and token.kept else text, token.present))
 
-    def text(token: TokenReport) -> str:
-        return f"{'|' if bars and token.kept else ''}{readable_token(token.token)[0]}"
-
-    def marked(word: list[TokenReport]) -> str:
-        if not any(piece.present for piece in word):
-            return out.struck("".join(map(text, word)))
-        return "".join(text(piece) if piece.present else out.struck(text(piece)) for piece in word)
+    def marked(word: list[tuple[str, bool]]) -> str:
+        if not any(present for _, present in word):
+            return out.struck("".join(text for text, _ in word))
+        return "".join(text if present else out.struck(text) for text, present in word)
 
     return " ".join(map(marked, words))

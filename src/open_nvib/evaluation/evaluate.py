@@ -4,10 +4,10 @@ import platform
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import open_nvib
 from open_nvib.evaluation.generation import draw_samples, measure_generation, measure_real_text
@@ -27,9 +27,11 @@ from open_nvib.store.evaluations import (
 )
 from open_nvib.store.files import InputError, ResultCache, digest_of_file, obstacle_to_writing
 from open_nvib.store.runs import MODEL, WEIGHTS, RunMetrics, change_metrics, read_lengths, read_metrics
-from open_nvib.store.settings import EvaluateConfig, Part
+from open_nvib.store.task_settings import PARTS, EvaluateConfig, Part
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.using.run import Run, load_run
+
+T = TypeVar("T")
 
 DIRECTORY, SCORERS = "evaluation", "scorers"
 SENTENCES_OF_OTHERS = 200
@@ -131,17 +133,18 @@ class _Evaluator:
                 "python": platform.python_version(),
                 **{name: version(name) for name in PACKAGES},
             },
-            reconstruction=self.reconstruction() if "reconstruction" in parts else None,
-            generation=self.generation() if "generation" in parts else None,
-            latent=self.latent() if "latent" in parts else None,
-            interpolation=self.interpolation() if "interpolation" in parts else None,
-            number=self.number() if "number" in parts else None,
+            **{part: getattr(self, part)() for part in PARTS if part in parts},
         )
 
     @cached_property
     def model(self) -> str:
         """Digest of the weights."""
         return digest_of_file(self.run.path / MODEL / WEIGHTS)
+
+    @property
+    def data_inputs(self) -> dict[str, Any]:
+        """Inputs of every step that reads the data."""
+        return {"recipe": self.prepared.recipe, "split": self.settings.split}
 
     @property
     def model_inputs(self) -> dict[str, Any]:
@@ -212,92 +215,79 @@ class _Evaluator:
                 self.say(f"{where}: left out, has sentences of {most} tokens, longer than the model's {longest}")
         return found
 
+    def measure_partitions(
+        self,
+        name: str,
+        kind: type[T],
+        measure: Callable[[str, list[list[int]]], T],
+        *,
+        of_others: int = 0,
+        **inputs: str,
+    ) -> dict[str, T]:
+        """Measure each partition in a step of its own: `sentences` texts, and at most `of_others` of the others."""
+        settings, results = self.settings, {}
+        for partition, texts in {self.partition: self.held_out, **self.others}.items():
+            count = settings.sentences
+            if of_others and partition != self.partition:
+                count = min(count or of_others, of_others)
+            inputs_of_step = {"partition": partition, "sentences": count, "seed": settings.seed, **inputs}
+            compute = partial(measure, partition, choose(texts, count, settings.seed))
+            results[partition] = self.step(f"{name}-{partition}", kind, compute, {**self.data_inputs, **inputs_of_step})
+        return results
+
+    def step(self, name: str, kind: type[T], compute: Callable[[], T], inputs: dict[str, Any]) -> T:
+        """Compute a result from the model and the `inputs`, or read it from disk if that was done before."""
+        return self.cache.run(name, {**self.model_inputs, **inputs}, compute, kind)
+
     def originals(self, partition: str) -> list[str] | None:
-        """Sentences before they were tokenised, without those too long for the model; None of data without them."""
+        """Texts of `reconstruction` before they were tokenised; None of data without them."""
         rows = self.prepared.split(partition, self.settings.split)
         if "text" not in rows.column_names:
             return None
         pairs = zip(rows["text"], rows["input_ids"], strict=True)
-        return [text for text, ids in pairs if len(ids) <= self.run.longest]
+        texts = [text for text, ids in pairs if len(ids) <= self.run.longest]
+        return choose(texts, self.settings.sentences, self.settings.seed)
 
     def reconstruction(self) -> dict[str, Reconstruction]:
         """Measure reconstruction of the partition that the model was trained on, and of others."""
-        settings = self.settings
-        results = {}
-        for partition, texts in {self.partition: self.held_out, **self.others}.items():
-            inputs = {
-                **self.model_inputs,
-                "recipe": self.prepared.recipe,
-                "partition": partition,
-                "split": settings.split,
-                "sentences": settings.sentences,
-                "seed": settings.seed,
-                "references": "tokens and text",
-                "readings": "mean and points",
-            }
 
-            def compute(texts: list[list[int]] = texts, partition: str = partition) -> Reconstruction:
-                originals = self.originals(partition)
-                if originals is not None:
-                    originals = choose(originals, settings.sentences, settings.seed)
-                return measure_reconstruction(self.run, choose(texts, settings.sentences, settings.seed), originals)
+        def measure(partition: str, texts: list[list[int]]) -> Reconstruction:
+            return measure_reconstruction(self.run, texts, self.originals(partition))
 
-            results[partition] = self.cache.run(f"reconstruction-{partition}", inputs, compute, Reconstruction)
-        return results
+        return self.measure_partitions(
+            "reconstruction", Reconstruction, measure, references="tokens and text", readings="mean and points"
+        )
 
     def number(self) -> dict[str, NumberOfVectors]:
         """Measure several numbers of vectors, on the texts of `reconstruction`; on fewer of other partitions."""
-        settings, results = self.settings, {}
-        for partition, texts in {self.partition: self.held_out, **self.others}.items():
-            count = settings.sentences
-            if partition != self.partition:
-                count = min(count or SENTENCES_OF_OTHERS, SENTENCES_OF_OTHERS)
-            inputs = {
-                **self.model_inputs,
-                "recipe": self.prepared.recipe,
-                "partition": partition,
-                "split": settings.split,
-                "sentences": count,
-                "seed": settings.seed,
-            }
 
-            def compute(texts: list[list[int]] = texts, count: int = count) -> NumberOfVectors:
-                return measure_number(self.run, choose(texts, count, settings.seed))
+        def measure(partition: str, texts: list[list[int]]) -> NumberOfVectors:
+            return measure_number(self.run, texts)
 
-            results[partition] = self.cache.run(f"number-{partition}", inputs, compute, NumberOfVectors)
-        return results
+        return self.measure_partitions("number", NumberOfVectors, measure, of_others=SENTENCES_OF_OTHERS)
 
     def generation(self) -> Generation:
         """Measure samples from the prior, and real text beside them."""
-        settings, references = self.settings, self.references
-        inputs = {**self.model_inputs, **references.inputs, "samples": settings.samples, "split": settings.split}
+        count, split, references = self.settings.samples, self.settings.split, self.references
 
         def compute() -> Generation:
-            samples = draw_samples(
-                self.run, settings.samples, seed=settings.seed, cache=self.cache, inputs=self.model_inputs
-            )
-            return measure_generation(self.run, samples, references, settings.split)
+            samples = draw_samples(self.run, count, seed=self.settings.seed, cache=self.cache, inputs=self.model_inputs)
+            return measure_generation(self.run, samples, references, split)
 
-        measured = self.cache.run("generation", inputs, compute, Generation)
-        return replace(measured, **vars(measure_real_text(references, settings.split, settings.samples)))
+        inputs = {**references.inputs, "samples": count, "split": split}
+        measured = self.step("generation", Generation, compute, inputs)
+        return replace(measured, real=measure_real_text(references, split, count))
 
     def latent(self) -> LatentDiagnosis:
         """Diagnose the latent of held-out sentences."""
-        settings = self.settings
-        inputs = {
-            **self.model_inputs,
-            "recipe": self.prepared.recipe,
-            "split": settings.split,
-            "sentences": settings.latent_sentences,
-            "samples": settings.importance_samples,
-            "seed": settings.seed,
-        }
+        count, samples, seed = self.settings.latent_sentences, self.settings.importance_samples, self.settings.seed
 
         def compute() -> LatentDiagnosis:
-            texts = choose(self.held_out, settings.latent_sentences, settings.seed)
-            return diagnose(self.run.model, texts, importance_samples=settings.importance_samples, seed=settings.seed)
+            texts = choose(self.held_out, count, seed)
+            return diagnose(self.run.model, texts, importance_samples=samples, seed=seed)
 
-        found = self.cache.run("latent", inputs, compute, LatentDiagnosis)
+        inputs = {**self.data_inputs, "sentences": count, "samples": samples, "seed": seed}
+        found = self.step("latent", LatentDiagnosis, compute, inputs)
         if found.mean_is_worse:
             self.say(
                 f"{self.run.path}: warning: decoding from the mean of the latent costs {found.mean_nll:.2f} nats a "
@@ -308,21 +298,12 @@ class _Evaluator:
 
     def interpolation(self) -> Interpolation:
         """Measure paths between pairs of held-out sentences."""
-        settings = self.settings
-        inputs = {
-            **self.model_inputs,
-            **self.references.inputs,
-            "split": settings.split,
-            "pairs": settings.interpolations,
-            "points": settings.interpolation_steps,
-            "texts": "token ids",
-        }
+        count, points, references = self.settings.interpolations, self.settings.interpolation_steps, self.references
 
         def compute() -> Interpolation:
-            texts = choose(self.held_out, 2 * settings.interpolations, settings.seed)
+            texts = choose(self.held_out, 2 * count, self.settings.seed)
             pairs = list(zip(texts[::2], texts[1::2], strict=False))
-            return measure_interpolation(
-                self.run, pairs, steps=settings.interpolation_steps, perplexity=self.references.perplexity
-            )
+            return measure_interpolation(self.run, pairs, steps=points, perplexity=references.perplexity)
 
-        return self.cache.run("interpolation", inputs, compute, Interpolation)
+        how = {"split": self.settings.split, "pairs": count, "points": points, "texts": "token ids"}
+        return self.step("interpolation", Interpolation, compute, {**references.inputs, **how})

@@ -56,22 +56,21 @@ def measure_generation(run: Run, samples: list[list[int]], references: Reference
 def measure_real_text(references: References, split: str, samples: int) -> RealText:
     """Measure real sentences as the samples of a model are measured: what a perfect generator would reach.
 
-    `real_forward_perplexity` is held-out text under the scorer of the training text. `real_reverse_perplexity` is
-    held-out text under a scorer of as many training sentences as there are samples; of all, if there are fewer.
+    There are as many training sentences as samples, or all, if they are fewer.
     """
 
     def compute() -> RealText:
         chosen = choose(references.training, samples, references.seed)
         return RealText(
-            real_forward_perplexity=references.perplexity(references.held_out(split)),
-            real_reverse_perplexity=references.reverse_perplexity(chosen, split),
-            real_distinct=distinct_shares(chosen),
-            real_self_bleu=self_bleu(chosen),
-            real_lengths=count_lengths(references.training),
+            forward_perplexity=references.perplexity(references.held_out(split)),
+            reverse_perplexity=references.reverse_perplexity(chosen, split),
+            distinct=distinct_shares(chosen),
+            self_bleu=self_bleu(chosen),
+            lengths=count_lengths(references.training),
         )
 
     inputs = {**references.inputs, "split": split, "samples": samples}
-    return references.cache.run("real-text", inputs, compute, RealText)
+    return references.cache.run("real", inputs, compute, RealText)
 
 
 def count_lengths(texts: Texts) -> tuple[int, ...]:

@@ -65,7 +65,7 @@ def interpolate_pairs(run: Run, pairs: Sequence[tuple[Ids, Ids]], steps: int) ->
 def join(mixtures: Sequence[Mixture]) -> Mixture:
     """Join mixtures of one kind and width to one batch."""
     kind = type(mixtures[0])
-    names = [each.name for each in fields(kind)]
+    names = [each.name for each in fields(kind) if getattr(mixtures[0], each.name) is not None]
     return kind(**{name: torch.cat([getattr(mixture, name) for mixture in mixtures]) for name in names})
 
 

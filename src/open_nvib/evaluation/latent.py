@@ -21,8 +21,9 @@ from open_nvib.evaluation.densities import FAINT, TextDensities, WeightedSets, d
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.batches import Texts, in_batches
 from open_nvib.text.model.bottlenecks import plain_mixture
-from open_nvib.text.model.decoding import Texts, encode, in_batches
+from open_nvib.text.model.decoding import encode
 
 ACTIVE_VARIANCE = 0.01
 """A dimension is active if the posterior mean varies by more than this over the data (Burda et al., 2016)."""

@@ -1,14 +1,14 @@
-"""How many vectors texts get, and what comes back: at fixed shares, with as many as needed, and as decided."""
+"""How many vectors texts get, and how exact they are: at fixed shares, with the fewest, and with auto."""
 
 from collections import defaultdict
 
 import numpy as np
-import torch
 
 from open_nvib.evaluation.reconstruction import by_length, kept_share, vectors_kept
+from open_nvib.merging import VectorRequest
 from open_nvib.store.evaluations import AtShare, Chosen, NumberExample, NumberOfVectors
 from open_nvib.text.model.decoding import Texts, evaluate_losses, reconstruct_ids, score_reconstruction
-from open_nvib.text.model.number import PLACES, Needed, decide_number, find_needed, pairs_of_one_length
+from open_nvib.text.model.vector_count import OFFSETS, VectorCounts, choose_auto, find_fewest, pairs_of_one_length
 from open_nvib.text.using.run import Run
 
 SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.2)
@@ -17,47 +17,47 @@ PAIRS = 3
 
 
 def measure_number(run: Run, texts: Texts) -> NumberOfVectors:
-    """Measure one model at several shares, with as many vectors as each text needs, and as two looks decide."""
-    needed = find_needed(run.model, texts, progress="needed")
-    decided = decide_number(run.model, texts, progress="decided")
-    halves = [find_needed(run.model, texts, places=places) for places in (PLACES[1:3], PLACES[3:])]
+    """Measure one model at several shares, with the fewest vectors of each text, and with the automatic choice."""
+    fewest = find_fewest(run.model, texts, progress="fewest")
+    auto = choose_auto(run.model, texts, progress="auto")
+    halves = [find_fewest(run.model, texts, offsets=offsets) for offsets in (OFFSETS[1:3], OFFSETS[3:])]
     return NumberOfVectors(
         sentences=len(texts),
         shares=tuple(_at_share(run, texts, share) for share in SHARES),
-        needed=_chosen(run, texts, needed, needed),
-        decided=_chosen(run, texts, decided, needed),
+        fewest=_chosen(run, texts, fewest, fewest),
+        auto=_chosen(run, texts, auto, fewest),
         agreement=given_length(texts, halves[0].vectors.tolist(), halves[1].vectors.tolist()),
-        examples=_examples(run, texts, needed),
+        examples=_examples(run, texts, fewest),
     )
 
 
 def _at_share(run: Run, texts: Texts, share: float) -> AtShare:
-    cuts = {"share": torch.full((len(texts),), share, device=run.model.device)}
-    scores, _ = score_reconstruction(texts, reconstruct_ids(run.model, texts, cuts=cuts), run.tokenizer)
-    tried = decide_number(run.model, texts, shares=(share, share), hard=None, places=PLACES)
+    request = VectorRequest(share=share)
+    scores, _ = score_reconstruction(texts, reconstruct_ids(run.model, texts, request=request), run.tokenizer)
+    tried = choose_auto(run.model, texts, shares=(share, share), hard=None, offsets=OFFSETS)
     return AtShare(
         share=share,
-        kept=kept_share(texts, vectors_kept(run.model, texts, cuts)),
+        kept=kept_share(texts, vectors_kept(run.model, texts, request)),
         bleu=scores["bleu"],
         exact=scores["exact"],
-        cross_entropy=evaluate_losses(run.model, texts, cuts)["loss"],
-        any_place=tried.comes_back.float().mean().item(),
+        cross_entropy=evaluate_losses(run.model, texts, request)["loss"],
+        any_offset=tried.exact.float().mean().item(),
     )
 
 
-def _chosen(run: Run, texts: Texts, found: Needed, needed: Needed) -> Chosen:
-    scores, _ = score_reconstruction(texts, reconstruct_ids(run.model, texts, cuts=found.cuts), run.tokenizer)
-    kept = vectors_kept(run.model, texts, found.cuts)
+def _chosen(run: Run, texts: Texts, found: VectorCounts, fewest: VectorCounts) -> Chosen:
+    scores, _ = score_reconstruction(texts, reconstruct_ids(run.model, texts, request=found.request), run.tokenizer)
+    kept = vectors_kept(run.model, texts, found.request)
     groups = by_length(texts, kept)
     return Chosen(
         kept=kept_share(texts, kept),
         vectors=float(np.mean(kept)),
         bleu=scores["bleu"],
         exact=scores["exact"],
-        verified=found.comes_back.float().mean().item(),
+        verified=found.exact.float().mean().item(),
         tries=found.tries.float().mean().item(),
         sd=float(np.sqrt(sum(group.sentences * group.sd**2 for group in groups) / len(texts))),
-        correlation=given_length(texts, kept, needed.vectors.tolist()),
+        correlation=given_length(texts, kept, fewest.vectors.tolist()),
         by_length=groups,
     )
 
@@ -72,12 +72,12 @@ def given_length(texts: Texts, first: list[int], second: list[int]) -> float | N
     return float(np.prod(centred, 1).sum() / np.sqrt(squares.prod())) if squares.all() else None
 
 
-def _examples(run: Run, texts: Texts, needed: Needed) -> tuple[NumberExample, ...]:
-    """Show pairs of texts of one length, the one that needs fewest vectors and the one that needs most."""
-    shown = [index for pair in pairs_of_one_length(texts, needed, PAIRS) for index in pair]
+def _examples(run: Run, texts: Texts, fewest: VectorCounts) -> tuple[NumberExample, ...]:
+    """Show pairs of texts of one length, the one with the fewest vectors and the one with the most."""
+    shown = [index for pair in pairs_of_one_length(texts, fewest, PAIRS) for index in pair]
     return tuple(
         NumberExample(
-            run.tokenizer.batch_decode([list(texts[index])])[0], len(texts[index]), int(needed.vectors[index])
+            run.tokenizer.batch_decode([list(texts[index])])[0], len(texts[index]), int(fewest.vectors[index])
         )
         for index in shown
     )

@@ -1,23 +1,20 @@
-"""Reconstruction of unseen texts, the number of vectors kept for them, and the tokens that these are spent on."""
+"""Reconstruction of unseen texts, and the number of vectors kept for them."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import torch
-from torch import Tensor
+from sacrebleu import sentence_bleu
 
+from open_nvib.merging import VectorRequest
 from open_nvib.store.evaluations import Example, KeptAtLength, Reconstruction
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.decoding import (
-    BATCH,
-    NO_CUTS,
     Texts,
     encode_batches,
     evaluate_losses,
-    in_batches,
-    make_batch,
     reading,
     reconstruct_ids,
     score_reconstruction,
@@ -25,10 +22,6 @@ from open_nvib.text.model.decoding import (
 from open_nvib.text.using.run import Run
 
 EXAMPLES = 10
-RANKS = {10: "the 10 most frequent", 100: "to rank 100", 1000: "to rank 1,000"}
-RARE = "rarer"
-KINDS = ("word", "continued", "number", "punctuation")
-PLACES = ("first fifth", "second", "third", "fourth", "last fifth")
 
 
 def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | None = None) -> Reconstruction:
@@ -51,6 +44,7 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
         sentences=len(texts),
         bleu=scores["bleu"],
         text_bleu=scores.get("text_bleu"),
+        text_exact=scores.get("text_exact"),
         signature=signature,
         exact=scores["exact"],
         points_bleu=points.get("bleu"),
@@ -63,11 +57,47 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
     )
 
 
+@dataclass(frozen=True)
+class LineScore:
+    """How well one text of the user's is reconstructed.
+
+    Attributes:
+        bleu: sentence BLEU of sacreBLEU, against the text as the tokenizer gives it back.
+        exact: whether it is reconstructed token for token.
+        text_exact: whether the reconstruction equals the text itself.
+        cross_entropy: per token, in nats, the end included.
+    """
+
+    text: str
+    reconstruction: str
+    bleu: float
+    exact: bool
+    text_exact: bool
+    cross_entropy: float
+
+
+def score_lines(run: Run, lines: Sequence[str], ids: Texts) -> list[LineScore]:
+    """Score the reconstruction of each text, given with its token ids, from the mean of its latent."""
+    decoded = reconstruct_ids(run.model, ids, progress="reconstruct")
+    references, copies = (run.tokenizer.batch_decode([list(each) for each in many]) for many in (ids, decoded))
+    return [
+        LineScore(
+            text=line,
+            reconstruction=copy,
+            bleu=sentence_bleu(copy, [reference]).score,
+            exact=list(given) == list(found),
+            text_exact=copy == line,
+            cross_entropy=evaluate_losses(run.model, [given])["loss"],
+        )
+        for line, given, found, reference, copy in zip(lines, ids, decoded, references, copies, strict=True)
+    ]
+
+
 @torch.no_grad()
-def vectors_kept(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS) -> list[int]:
+def vectors_kept(model: TextAutoencoder, texts: Texts, request: VectorRequest | None = None) -> list[int]:
     """Count the vectors of each text's latent, without the prior's component."""
     kept = [0] * len(texts)
-    for indices, latent in encode_batches(model, texts, cuts):
+    for indices, latent in encode_batches(model, texts, request):
         numbers = (latent.kept.double() * latent.lengths).round().int().tolist()  # kept is a share of the tokens
         for index, number in zip(indices, numbers, strict=True):
             kept[index] = number
@@ -88,60 +118,3 @@ def by_length(texts: Texts, kept: list[int]) -> tuple[KeptAtLength, ...]:
         KeptAtLength(length, len(numbers), kept=float(np.mean(numbers)), sd=float(np.std(numbers)))
         for length, numbers in sorted(groups.items())
     )
-
-
-@dataclass(frozen=True)
-class TokenGroup:
-    """Tokens that have something in common, and the vectors spent on them.
-
-    Args:
-        by: what they are grouped by: frequency, kind or place.
-        name: of the group.
-        tokens: how many there are.
-        vectors: mean share of a vector that a token has. Over all tokens it is the number of vectors for each, except
-            that the last vector of a text, which may not be full, counts in part here.
-    """
-
-    by: str
-    name: str
-    tokens: int
-    vectors: float
-
-
-@torch.no_grad()
-def tokens_kept(run: Run, texts: Texts, training: Iterable[Iterable[int]]) -> list[TokenGroup]:
-    """Measure the mean share of a vector for groups of the texts' tokens; frequencies are those of `training`."""
-    counts = np.bincount(np.concatenate([np.asarray(text) for text in training]), minlength=len(run.tokenizer))
-    rank = np.empty(len(counts), dtype=int)
-    rank[np.argsort(-counts, kind="stable")] = np.arange(1, len(counts) + 1)
-    names = run.tokenizer.convert_ids_to_tokens(list(range(len(run.tokenizer))))
-    shares: dict[tuple[str, str], list[float]] = {
-        (by, name): []
-        for by, group in {"frequency": (*RANKS.values(), RARE), "kind": KINDS, "place": PLACES}.items()
-        for name in group
-    }
-    for _, batch in in_batches(texts, BATCH, len):
-        inputs = make_batch(run.model, batch)
-        mask = inputs["attention_mask"].bool()
-        hidden = run.model.encoder.hidden_states(inputs["input_ids"], mask)
-        rows = run.model.encoder.bottleneck.vectors_of_tokens(hidden, mask).tolist()
-        for text, row in zip(batch, rows, strict=True):
-            for index, (token, share) in enumerate(zip(text, row, strict=False)):
-                shares["frequency", rank_group(int(rank[token]))].append(share)
-                shares["kind", kind_of(names[token])].append(share)
-                shares["place", PLACES[len(PLACES) * index // len(text)]].append(share)
-    return [TokenGroup(by, name, len(each), float(np.mean(each))) for (by, name), each in shares.items() if each]
-
-
-def rank_group(rank: int) -> str:
-    """Name the group of a token by its rank among the most frequent."""
-    return next((name for highest, name in RANKS.items() if rank <= highest), RARE)
-
-
-def kind_of(token: str) -> str:
-    """Tell whether a word piece begins a word, continues one, has a digit or is punctuation."""
-    if token.startswith("##"):
-        return "continued"
-    if any(sign.isdigit() for sign in token):
-        return "number"
-    return "word" if any(sign.isalpha() for sign in token) else "punctuation"

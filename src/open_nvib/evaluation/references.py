@@ -11,25 +11,18 @@ import numpy as np
 import torch
 
 from open_nvib.evaluation.scorers import Kind, Scorer, make_scorer, score, train_scorer
-from open_nvib.store.files import ResultCache, digest, file_lock, obstacle_to_writing
-from open_nvib.store.runs import damage, seal
+from open_nvib.store.files import ResultCache, damage, digest, file_lock, obstacle_to_writing, seal
 from open_nvib.text.data import Prepared
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import Texts
+from open_nvib.text.opening import open_saved
 
 T = TypeVar("T")
 
 DIRECTORY = "scorers"
 SIZES = (
-    "vocab_size",
-    "d_model",
-    "ffn_size",
-    "encoder_layers",
-    "decoder_layers",
-    "heads",
-    "max_positions",
-    "positions",
-    "tie_word_embeddings",
+    *("vocab_size", "d_model", "ffn_size", "encoder_layers", "decoder_layers"),
+    *("heads", "max_positions", "positions", "tie_word_embeddings"),
 )
 """Settings of a model that its scorers take over."""
 
@@ -130,7 +123,7 @@ class References:
 
     def _load(self, path: Path) -> Scorer:
         scorer = make_scorer(self.kind, self.config)
-        scorer.model = type(scorer.model).from_pretrained(path, trust_remote_code=False)  # pyright: ignore[reportAttributeAccessIssue]
+        scorer.model = open_saved(type(scorer.model), path)
         return scorer.to(self.device).eval()
 
     def train(self, texts: Texts) -> Scorer:

@@ -18,9 +18,8 @@ from tqdm.auto import tqdm
 from transformers import GPT2Config, GPT2LMHeadModel
 
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
+from open_nvib.text.model.batches import Collator, LengthGroupedSampler, Texts, in_batches
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import Collator, Texts, in_batches
-from open_nvib.text.training.trainer import LengthGroupedSampler
 
 TRAINING_BATCH = 64
 SCORING_BATCH = 256

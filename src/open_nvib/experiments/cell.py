@@ -11,14 +11,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from typing import Literal
 
 from filelock import FileLock, Timeout
 
 from open_nvib.experiments.experiment import Cell, Say, prepare_if_missing
 from open_nvib.store.cells import CellResult, CellState, Phase, TrainingResult, read_cell
-from open_nvib.store.files import InputError, read_record, write_json
+from open_nvib.store.files import InputError, is_running, read_record, write_json
 from open_nvib.store.runs import is_run, read_config, read_metrics
 from open_nvib.store.settings import differences
 
@@ -99,8 +99,8 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
 def _locked(cell: Cell, wait_seconds: float) -> Iterator[bool]:
     """Lock the cell; yield whether that succeeded. The lock is released when the process ends, however it ends.
 
-    Where locks do not reach from one host to another, signs of life of another host's process count as a lock. On this
-    host locks do reach: a process that the state names and that does not hold the lock only has the same number.
+    Locks may not reach other hosts, so signs of life of another host's process count as a lock. On this host locks are
+    reliable: a live process that the state names and that does not hold the lock has a reused number.
     """
     make_directory(cell)
     lock = FileLock(cell.directory / ".lock")
@@ -187,13 +187,11 @@ def is_alive(cell: Cell, state: CellState) -> bool:
     """Tell whether the process of a cell still runs it: it exists, if it is on this host, and gives signs of life."""
     if state.state != "running" or state.pid is None:
         return False
-    try:
-        if state.host == socket.gethostname():
-            with suppress(PermissionError):  # it is another user's
-                os.kill(state.pid, 0)
-        return time.time() - cell.state_file.stat().st_mtime < STALE_SECONDS
-    except OSError:  # no such process, or no such file
+    if state.host == socket.gethostname() and not is_running(state.pid):
         return False
+    with suppress(FileNotFoundError):
+        return time.time() - cell.state_file.stat().st_mtime < STALE_SECONDS
+    return False
 
 
 def settings_conflict(cell: Cell, state: CellState | None) -> str | None:
@@ -311,4 +309,4 @@ class _Progress:
 
 
 def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,4 +1,4 @@
-"""Engines that run jobs: one after another in this process, in several processes, or on a Ray cluster."""
+"""Engines that run cells: one after another in this process, in several processes, or on a Ray cluster."""
 
 import math
 import multiprocessing
@@ -18,14 +18,21 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from open_nvib.experiments.cell import STALE_SECONDS, reason_of
-from open_nvib.experiments.experiment import Say
+from open_nvib.experiments.cell import (
+    STALE_SECONDS,
+    Outcome,
+    make_directory,
+    reason_of,
+    record_lost_process,
+    run_cell,
+)
+from open_nvib.experiments.experiment import Cell, Say
 from open_nvib.store.files import InputError
 
 SPAWN = multiprocessing.get_context("spawn")
 
 RAY_RETRIES = 5
-"""Times that a job may lose its worker or the worker's node. Each time a cell resumes from its last checkpoint."""
+"""Times that a cell may lose its worker or the worker's node. Each time it resumes from its last checkpoint."""
 SMALLEST_RAY_SHARE = 0.0001
 """Of a CPU or a GPU: Ray gives out nothing smaller."""
 CONNECT_SECONDS = 5.0
@@ -34,37 +41,8 @@ RAY_ANSWER_SECONDS = 30.0
 """Within which it must answer as a Ray cluster: Ray itself would try for minutes."""
 
 
-class Job(ABC):
-    """What an engine runs, such as a cell of an experiment. It is pickled, and so is its outcome, of any type."""
-
-    @property
-    @abstractmethod
-    def log_file(self) -> Path:
-        """Where the output of a worker goes."""
-
-    def make_directory(self) -> None:
-        """Make the directory of the log, if it may be missing; an InputError or an OSError if that fails."""
-        return
-
-    @abstractmethod
-    def run(self, *, say: Say, wait_seconds: float) -> Any:
-        """Run here and return the outcome; `wait_seconds` is how long to wait for another process that has the job."""
-
-    @abstractmethod
-    def failed(self, error: BaseException) -> Any:
-        """Return the outcome of a job that could not be run."""
-
-    @abstractmethod
-    def lost(self, reason: str, pid: int | None) -> Any:
-        """Return the outcome of a job whose process ended without one."""
-
-    def received(self, outcome: Any) -> None:
-        """Write what a worker wrote, if the worker does not share this file system."""
-        return
-
-
 class Engine(ABC):
-    """Runs jobs. Entering it raises an InputError if it cannot; leaving it stops jobs that are still running."""
+    """Runs cells. Entering it raises an InputError if it cannot; leaving it stops cells that are still running."""
 
     def __enter__(self) -> "Engine":
         return self
@@ -72,49 +50,44 @@ class Engine(ABC):
     def __exit__(self, *error: object) -> None:
         return
 
-    @property
     @abstractmethod
-    def slots(self) -> int:
-        """How many jobs run at a time."""
-
-    @abstractmethod
-    def run(self, jobs: Sequence[Job], *, say: Say) -> Iterator[Any]:
-        """Run every job, also if others fail, and yield each outcome as soon as it is known."""
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+        """Run every cell, also if others fail, and yield each outcome as soon as it is known."""
 
 
 class Serial(Engine):
-    """Runs one job after another in this process, with their output on its own standard streams."""
+    """Runs one cell after another in this process, with their output on its own standard streams."""
 
-    @property
-    def slots(self) -> int:
-        return 1
-
-    def run(self, jobs: Sequence[Job], *, say: Say) -> Iterator[Any]:
-        for job in jobs:
-            say(f"{job}: started")
-            yield job.run(say=say, wait_seconds=0.0)
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+        for cell in cells:
+            say(f"{cell}: started")
+            yield run_cell(cell, say=say, overwrite=overwrite)
 
 
-def run_with_log(job: Job, *, folder: str, wait_seconds: float, threads: int) -> Any:
-    """Run a job on `threads` threads, with its output in its log; its paths are relative to `folder`."""
-    import torch
+def run_with_log(
+    cell: Cell, *, overwrite: bool, folder: str, threads: int | None, wait_seconds: float = 0.0
+) -> Outcome:
+    """Run a cell in `folder` with its output in its log, on `threads` threads, or torch's own number if None."""
+    if threads is not None:
+        import torch
 
-    torch.set_num_threads(threads)
+        torch.set_num_threads(threads)
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)  # on a machine that does not share the file system
         os.chdir(folder)
-        job.make_directory()
-        with job.log_file.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
-            return job.run(say=print, wait_seconds=wait_seconds)
+        make_directory(cell)
+        with cell.log_file.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
+            return run_cell(cell, say=print, overwrite=overwrite, wait_seconds=wait_seconds)
     except (InputError, OSError) as error:
-        return job.failed(error)
+        return Outcome.of_error(cell, error)
 
 
 class Processes(Engine):
-    """Runs several jobs at a time, each in a process of its own. A job whose process dies has failed.
+    """Runs several cells at a time, each in a process of its own. A cell whose process dies has failed.
 
     Args:
-        workers: how many at a time; they share the cores. One for each core if not given.
+        workers: how many at a time, one for each core if not given. Several share the cores, unless OMP_NUM_THREADS
+            says how many threads each has; one runs as `Serial` does.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -122,46 +95,43 @@ class Processes(Engine):
         self.workers = cores if workers is None else workers
         if self.workers < 1:
             raise InputError(f"workers is {workers}, expected at least 1.")
-        self.threads = max(1, cores // self.workers)
-        self._running: dict[Connection, tuple[Job, BaseProcess]] = {}
-
-    @property
-    def slots(self) -> int:
-        return self.workers
+        given = self.workers == 1 or "OMP_NUM_THREADS" in os.environ
+        self.threads = None if given else max(1, cores // self.workers)
+        self._running: dict[Connection, tuple[Cell, BaseProcess]] = {}
 
     def __exit__(self, *error: object) -> None:
-        """End the jobs that are still running, because all is being stopped. They can be resumed."""
+        """End the cells that are still running, because all is being stopped. They can be resumed."""
         for _, child in self._running.values():
             child.terminate()
         for _, child in self._running.values():
             child.join()
         self._running.clear()
 
-    def run(self, jobs: Sequence[Job], *, say: Say) -> Iterator[Any]:
-        waiting = deque(jobs)
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+        options = {"overwrite": overwrite, "folder": os.getcwd(), "threads": self.threads}
+        waiting = deque(cells)
         while waiting or self._running:
             if waiting and len(self._running) < self.workers:
-                job = waiting.popleft()
+                cell = waiting.popleft()
                 try:
-                    job.make_directory()
-                    say(f"{job}: started, see {job.log_file}")
-                    self._start(job)
+                    make_directory(cell)
+                    say(f"{cell}: started, see {cell.log_file}")
+                    self._start(cell, options)
                 except (InputError, OSError) as error:
-                    yield job.failed(error)
+                    yield Outcome.of_error(cell, error)
             else:
                 ready = wait(list(self._running))
                 yield self._finish(next(receiver for receiver in self._running if receiver in ready))
 
-    def _start(self, job: Job) -> None:
-        options = {"folder": os.getcwd(), "wait_seconds": 0.0, "threads": self.threads}
+    def _start(self, cell: Cell, options: dict[str, Any]) -> None:
         receiver, sender = SPAWN.Pipe(duplex=False)
-        child = SPAWN.Process(target=_run_in_child, args=(sender, job, options))
+        child = SPAWN.Process(target=_run_in_child, args=(sender, cell, options))
         with sender, _main_hidden():  # once the child alone holds the sender, its death is the end of the pipe
             child.start()
-        self._running[receiver] = job, child
+        self._running[receiver] = cell, child
 
-    def _finish(self, receiver: Connection) -> Any:
-        job, child = self._running[receiver]
+    def _finish(self, receiver: Connection) -> Outcome:
+        cell, child = self._running[receiver]
         try:
             outcome = receiver.recv()
         except (EOFError, OSError):
@@ -174,17 +144,18 @@ class Processes(Engine):
         code = child.exitcode or 0
         signals = {-each.value: each.name for each in signal.Signals}
         end = f"was killed by {signals.get(code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
-        return job.lost(f"its process {end}, see {job.log_file}", child.pid)
+        return record_lost_process(cell, f"its process {end}, see {cell.log_file}", pid=child.pid)
 
 
-def _run_in_child(sender: Connection, job: Job, options: dict[str, Any]) -> None:
+def _run_in_child(sender: Connection, cell: Cell, options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the parent ends this one
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # which counts when torch is imported, so not later
-    with job.log_file.open("ab") as log:
+    if options["threads"] is not None:
+        os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # which counts when torch is imported, so not later
+    with cell.log_file.open("ab") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
-    sender.send(run_with_log(job, **options))
+    sender.send(run_with_log(cell, **options))
 
 
 def _exit_with_parent() -> None:
@@ -207,13 +178,13 @@ def _main_hidden() -> Iterator[None]:
 
 
 class Ray(Engine):
-    """Runs every job as a task of a Ray cluster; one that loses its worker is started elsewhere and resumes.
+    """Runs every cell as a task of a Ray cluster; one that loses its worker is started elsewhere and resumes.
 
     Args:
         address: `host:port` of the cluster's head node, `auto` for the cluster that this machine is part of,
             `ray://host:port` for Ray's client, or `local` to start one here.
-        cpus: that each job takes.
-        gpus: that each job takes; a part of one if several are to share it.
+        cpus: that each cell takes.
+        gpus: that each cell takes; a part of one if several are to share it.
     """
 
     def __init__(self, address: str = "auto", *, cpus: float = 1, gpus: float = 0) -> None:
@@ -238,29 +209,26 @@ class Ray(Engine):
         if self._started_here:
             self._ray.shutdown()
 
-    @property
-    def slots(self) -> int:
-        return max(1, int(self._ray.cluster_resources().get("CPU", 0) / max(self.cpus, SMALLEST_RAY_SHARE)))
-
-    def run(self, jobs: Sequence[Job], *, say: Say) -> Iterator[Any]:
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
         ray = self._ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus for node in nodes):
             say(f"no node of the cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs: the cells wait for one")
         task = ray.remote(max_retries=RAY_RETRIES, num_cpus=self.cpus, num_gpus=self.gpus)(run_with_log)
         # A cell that is started again may have to wait until its lost process counts as dead.
-        options = {"folder": os.getcwd(), "wait_seconds": 2 * STALE_SECONDS, "threads": max(1, int(self.cpus))}
-        waiting = {task.options(name=str(job)).remote(job, **options): job for job in jobs}
+        options: dict[str, Any] = {"overwrite": overwrite, "wait_seconds": 2 * STALE_SECONDS}
+        options |= {"folder": os.getcwd(), "threads": max(1, int(self.cpus))}
+        waiting = {task.options(name=str(cell)).remote(cell, **options): cell for cell in cells}
         while waiting:
             (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
-            job = waiting.pop(ready)
+            cell = waiting.pop(ready)
             try:
                 outcome = ray.get(ready)
-                job.received(outcome)
+                outcome.write_files()
             except ray.exceptions.RayError as error:
-                outcome = job.lost(reason_of(error), None)
+                outcome = record_lost_process(cell, reason_of(error))
             except OSError as error:
-                outcome = job.failed(error)
+                outcome = Outcome.of_error(cell, error)
             yield outcome
 
 

@@ -9,9 +9,11 @@ from typing import Any
 from filelock import FileLock
 
 from open_nvib.store.cells import CellSettings
+from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError
-from open_nvib.store.settings import EvaluateConfig, PrepareConfig, TrainConfig
-from open_nvib.store.yaml_file import as_mapping, check_keys, read_mapping, settings_of, shown
+from open_nvib.store.settings import TrainConfig
+from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
+from open_nvib.store.yaml_file import as_mapping, check_keys, merged, read_mapping, settings_of, shown
 
 Say = Callable[[str], None]
 """Takes a line of progress."""
@@ -73,7 +75,7 @@ class Cell:
     @property
     def evaluation(self) -> str:
         """Name of the evaluation in the result."""
-        return f"{self.evaluate.split}-{self.evaluate.scorer}"
+        return name_of(self.evaluate.split, self.evaluate.scorer)
 
     @property
     def settings(self) -> CellSettings:
@@ -116,16 +118,8 @@ class Experiment:
     rows: tuple[Row, ...]
 
     def cell(self, row: Row, seed: int) -> Cell:
-        return Cell(
-            row=row.name,
-            seed=seed,
-            label=row.label,
-            paper=row.paper,
-            directory=self.output / row.name / f"seed-{seed}",
-            train=replace(row.train, seed=seed),
-            evaluate=self.evaluate,
-            prepare=self.prepare,
-        )
+        directory, train = self.output / row.name / f"seed-{seed}", replace(row.train, seed=seed)
+        return Cell(row.name, seed, row.label, row.paper, directory, train, self.evaluate, self.prepare)
 
     def cells(self, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Cell]:
         """Select the cells of these rows and seeds; of all rows or seeds if none are given.
@@ -192,7 +186,7 @@ def _row(path: Path, name: str, value: Any, seeds: tuple[int, ...], defaults: Ma
         raise InputError(f"{where}: has no config. Give the YAML file of its configuration.")
     config = _find(path, _text(given, "config", "", where=where), where=where)
     overrides = _overrides(given.get("overrides"), where=f"{where}: overrides")
-    settings = merged(_settings(read_mapping(config), where=str(config)), defaults, overrides)
+    settings = merged(TrainConfig, _settings(read_mapping(config), where=str(config)), defaults, overrides)
     return Row(
         name=name,
         label=_text(given, "label", name, where=where),
@@ -202,17 +196,8 @@ def _row(path: Path, name: str, value: Any, seeds: tuple[int, ...], defaults: Ma
     )
 
 
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge settings, where later ones win, one by one within a group such as `loss`; a schedule is one setting."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            result[key] = {**result.get(key, {}), **value} if key in GROUPS else value
-    return result
-
-
 def _settings(value: Any, *, where: str) -> dict[str, Any]:
-    """Check that groups of settings are mappings, as `merged` expects."""
+    """Check that groups of settings are mappings."""
     given = as_mapping(value, where=where)
     for key in given:
         if "." in key:

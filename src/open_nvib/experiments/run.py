@@ -4,25 +4,22 @@ import statistics
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 from open_nvib.experiments.cell import (
     Outcome,
     finished_result,
     is_alive,
-    make_directory,
     read_state,
-    record_lost_process,
-    run_cell,
     settings_conflict,
     write_result,
 )
-from open_nvib.experiments.engines import Engine, Job
+from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
 from open_nvib.store.cells import CellResult
+from open_nvib.store.claims import run_being_written
 from open_nvib.store.files import InputError
-from open_nvib.store.runs import read_lengths, read_log, run_being_written
+from open_nvib.store.runs import read_lengths, read_log
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
 STATUS_NAMES: tuple[StatusName, ...] = ("done", "running", "interrupted", "failed", "waiting")
@@ -62,41 +59,11 @@ def run_experiment(
         if outcomes:
             say(f"{experiment.name}: {len(outcomes)} of {_count(len(cells))} not run again")
         prepare_if_missing(experiment.prepare, say)  # once and here, where a mistake stops everything before it begins
-        for outcome in engine.run([CellJob(cell, overwrite) for cell in waiting], say=say):
+        for outcome in engine.run(waiting, overwrite=overwrite, say=say):
             outcomes.append(outcome)
             reason = f": {outcome.reason}" if outcome.reason else ""
             say(f"{outcome.cell}: {outcome.state}{reason} ({len(outcomes)} of {len(cells)})")
     return outcomes
-
-
-@dataclass(frozen=True)
-class CellJob(Job):
-    """A cell as an engine runs it; its outcome is an `Outcome`."""
-
-    cell: Cell
-    overwrite: bool
-
-    def __str__(self) -> str:
-        return str(self.cell)
-
-    @property
-    def log_file(self) -> Path:
-        return self.cell.log_file
-
-    def make_directory(self) -> None:
-        make_directory(self.cell)
-
-    def run(self, *, say: Say, wait_seconds: float) -> Outcome:
-        return run_cell(self.cell, say=say, overwrite=self.overwrite, wait_seconds=wait_seconds)
-
-    def failed(self, error: BaseException) -> Outcome:
-        return Outcome.of_error(self.cell, error)
-
-    def lost(self, reason: str, pid: int | None) -> Outcome:
-        return record_lost_process(self.cell, reason, pid=pid)
-
-    def received(self, outcome: Outcome) -> None:
-        outcome.write_files()
 
 
 def _partition(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) -> tuple[list[Outcome], list[Cell]]:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 from transformers import Trainer
 
-from open_nvib.pretrained.convert import is_converted, nvib_kl, with_decoder_mask
+from open_nvib.pretrained.calibration import with_decoder_mask
+from open_nvib.pretrained.measures import check_weights, nvib_kl
 
 
 class NVIBTrainer(Trainer):
@@ -30,9 +31,7 @@ class NVIBTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if not is_converted(self._converted):
-            kind = type(self.model).__name__
-            raise ValueError(f"NVIBTrainer: model is a {kind} that is not converted. Call convert first.")
+        check_weights("NVIBTrainer", self._converted, lambda_g, lambda_d, layer_weights)
         self.weights = {"lambda_g": lambda_g, "lambda_d": lambda_d, "layer_weights": layer_weights}
         self._kl_sum, self._kl_count = torch.zeros(()), 0
 

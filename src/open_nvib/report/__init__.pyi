@@ -1,3 +1,4 @@
+from .figures.models import draw_lengths as draw_lengths
 from .results import Plan as Plan
 from .results import Results as Results
 from .results import RowPlan as RowPlan

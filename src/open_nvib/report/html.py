@@ -17,10 +17,11 @@ from markupsafe import Markup
 from open_nvib import __version__
 from open_nvib.report.figures.style import inline
 from open_nvib.report.pages import GENERATED, Report
-from open_nvib.report.tables import MARK
+from open_nvib.report.tables import MARK as MARKED_ROW
 
-GENERATOR = "open_nvib"
-"""Every page of ours names it first in its generator."""
+GENERATOR = f"open_nvib {__version__}"
+MARK = '<meta name="generator" content="open_nvib '
+"""In every page of ours, of whichever version."""
 SYNTAX = ("heading", "list", "table", "image", "emphasis", "backticks", "escape", "entity", "html_inline")
 SAFE_HTML = ("<sub>", "</sub>", "<br>")
 DEVIATION = " ± "
@@ -38,8 +39,8 @@ class Section:
     def open_details(self, title: str) -> None:
         """Begin texts that the reader unfolds; those of the marked row are unfolded."""
         self.close_details()
-        shown = " open" if title.endswith(MARK) else ""
-        self.blocks.append(f"<details{shown}><summary>{title.removesuffix(MARK)}</summary>")
+        shown = " open" if title.endswith(MARKED_ROW) else ""
+        self.blocks.append(f"<details{shown}><summary>{title.removesuffix(MARKED_ROW)}</summary>")
         self.in_details = True
 
     def close_details(self) -> None:
@@ -56,17 +57,9 @@ class Section:
 def to_page(report: Report) -> str:
     """Turn a report into a page."""
     loader = PackageLoader("open_nvib.report", "templates")
-    environment = Environment(loader=loader, autoescape=True, undefined=StrictUndefined)
+    template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("page.html.j2")
     head, *sections = _sections(report)
-    generator, title = f"{GENERATOR} {__version__}", Markup(head.title)
-    return environment.get_template("page.html.j2").render(
-        title=title, head=head, sections=sections, generator=generator
-    )
-
-
-def is_our_page(page: str) -> bool:
-    """Tell whether `to_page` wrote a page."""
-    return f'<meta name="generator" content="{GENERATOR} ' in page
+    return template.render(title=Markup(head.title), head=head, sections=sections, generator=GENERATOR)
 
 
 def _parser() -> MarkdownIt:
@@ -165,7 +158,7 @@ def _arrange_table(block: Sequence[Token]) -> None:
         family = name.split(" ")[0]
         classes = {
             "rule": heads[0][1].content == "model" and above not in ("", family),
-            "marked": name.endswith(MARK),
+            "marked": name.endswith(MARKED_ROW),
             "aside": name.startswith("real text"),
         }
         row.attrSet("class", " ".join(kind for kind, there in classes.items() if there))

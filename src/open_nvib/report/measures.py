@@ -3,10 +3,12 @@
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from open_nvib.store.evaluations import Chosen, Evaluation, Generation, LatentDiagnosis, NumberOfVectors, Reconstruction
+from open_nvib.store.evaluations import Evaluation
 
+NOT_MEASURED = "–"
 Read = Callable[[Evaluation], float | None]
 """Reads a number from an evaluation; None where it was not measured."""
 
@@ -39,6 +41,8 @@ class Measure:
         decimals: how many are written; None for a perplexity, whose size decides.
         scale: 100 for a share that is written in percent.
         deviates: False for what is the same in every seed.
+        direction: an arrow to where better numbers are, if there is such a direction.
+        paper: the field of a `PaperRow` that has the paper's number, if the paper prints it.
     """
 
     title: str
@@ -47,87 +51,62 @@ class Measure:
     decimals: int | None = 2
     scale: float = 1.0
     deviates: bool = True
+    direction: str = ""
+    paper: str = ""
 
-    def write(self, value: MeanAndDeviation) -> tuple[str, str]:
-        """Write the mean and the deviation, which is empty where there is none."""
+    def write(self, value: MeanAndDeviation | None) -> str:
+        """Write the mean, and ± the deviation if there is one; a dash for None."""
+        if value is None:
+            return NOT_MEASURED
         decimals = decimals_of_perplexity(value.mean) if self.decimals is None else self.decimals
-        deviation = "" if value.sd is None or not self.deviates else write_number(self.scale * value.sd, decimals)
-        return write_number(self.scale * value.mean, decimals), deviation
+        mean = write_number(self.scale * value.mean, decimals)
+        if value.sd is None or not self.deviates:
+            return mean
+        return f"{mean} ± {write_number(self.scale * value.sd, decimals)}"
 
 
-def _reconstruction(read: Callable[[Reconstruction], float | None]) -> Read:
-    return lambda evaluation: read(evaluation.trained_on) if evaluation.trained_on else None
+def read_at(path: str) -> Read:
+    """Read the number at a path of attributes and keys of an evaluation, such as "number.long.fewest.bleu"."""
+
+    def read(evaluation: Evaluation) -> float | None:
+        found: Any = evaluation
+        for name in path.split("."):
+            if isinstance(found, dict):
+                found = found.get(int(name) if name.isdigit() else name)
+            elif found is not None:
+                found = getattr(found, name)
+        return found
+
+    return read
 
 
-def _generation(read: Callable[[Generation], float | None]) -> Read:
-    return lambda evaluation: read(evaluation.generation) if evaluation.generation else None
+def read_at_share(share: float, name: str) -> Read:
+    """Read a number of the model at a fixed share of vectors."""
+
+    def read(evaluation: Evaluation) -> float | None:
+        shares = evaluation.number_trained_on.shares if evaluation.number_trained_on else ()
+        return next((getattr(each, name) for each in shares if each.share == share), None)
+
+    return read
 
 
-def _latent(read: Callable[[LatentDiagnosis], float | None]) -> Read:
-    return lambda evaluation: read(evaluation.latent) if evaluation.latent else None
+def _percent(title: str, path: str, decimals: int = 1, direction: str = "") -> Measure:
+    return Measure(title, read_at(path), decimals=decimals, scale=100, direction=direction)
 
 
-def number_of(evaluation: Evaluation) -> NumberOfVectors | None:
-    """Read what numbers of vectors gave, on texts of the partition that the model was trained on."""
-    return next(iter((evaluation.number or {}).values()), None)
+def _of_samples(title: str, name: str, decimals: int | None = None, scale: float = 1.0) -> Measure:
+    """A number of the samples, which real text has too."""
+    return Measure(title, read_at(f"generation.{name}"), read_at(f"generation.real.{name}"), decimals, scale)
 
 
-def _number(read: Callable[[NumberOfVectors], float | None]) -> Read:
-    return lambda evaluation: read(part) if (part := number_of(evaluation)) else None
-
-
-def _chosen(who: str, choose: Callable[[NumberOfVectors], Chosen]) -> tuple[Measure, ...]:
-    """What a number that is chosen for each text gives."""
+def _chosen(how: str) -> tuple[Measure, ...]:
+    """What a number of vectors that is chosen for each text gives."""
+    path = f"number_trained_on.{how}"
     return (
-        Measure(f"ν, {who}", _number(lambda part: choose(part).kept)),
-        Measure(f"BLEU, {who}", _number(lambda part: choose(part).bleu)),
-        Measure(f"exact (%), {who}", _number(lambda part: choose(part).exact), decimals=1, scale=100),
+        Measure(f"ν, {how}", read_at(f"{path}.kept")),
+        Measure(f"BLEU, {how}", read_at(f"{path}.bleu")),
+        _percent(f"exact (%), {how}", f"{path}.exact"),
     )
-
-
-def _distinct(n: int) -> Measure:
-    """Share of n-grams that are distinct."""
-    ours, real = _generation(lambda part: part.distinct.get(n)), _generation(lambda part: part.real_distinct.get(n))
-    return Measure(f"distinct-{n} (%)", ours, real, decimals=1, scale=100)
-
-
-KEPT = Measure("ν", _reconstruction(lambda part: part.kept))
-BLEU = Measure("BLEU", _reconstruction(lambda part: part.bleu))
-PERPLEXITY = Measure("PPL", _reconstruction(lambda part: part.perplexity), decimals=None)
-_real_forward = _generation(lambda part: part.real_forward_perplexity)
-_real_reverse = _generation(lambda part: part.real_reverse_perplexity)
-_real_self_bleu = _generation(lambda part: part.real_self_bleu)
-FORWARD = Measure("F-PPL", _generation(lambda part: part.forward_perplexity), _real_forward, decimals=None)
-REVERSE = Measure("R-PPL", _generation(lambda part: part.reverse_perplexity), _real_reverse, decimals=None)
-SAMPLES = (
-    *map(_distinct, range(1, 5)),
-    Measure("self-BLEU", _generation(lambda part: part.self_bleu), _real_self_bleu, decimals=1),
-    Measure("copied (%)", _generation(lambda part: part.copied), scale=100),
-    Measure("empty (%)", _generation(lambda part: part.empty), scale=100),
-)
-LATENT = (
-    Measure("L_D", _latent(lambda part: part.kl_dirichlet)),
-    Measure("L_G", _latent(lambda part: part.kl_gaussian), decimals=1),
-    Measure("α_0", _latent(lambda part: part.alpha0)),
-    Measure("active units", _latent(lambda part: part.active_units), decimals=0),
-    Measure("of", _latent(lambda part: part.units), decimals=0, deviates=False),
-    Measure("mutual information", _latent(lambda part: part.mutual_information)),
-    Measure("IW-NLL", _latent(lambda part: part.importance_nll), decimals=1),
-    Measure("IW-PPL", _latent(lambda part: part.importance_perplexity), decimals=None),
-    Measure("ELBO", _latent(lambda part: part.elbo), decimals=1),
-)
-READINGS = (
-    BLEU,
-    Measure("BLEU, points", _reconstruction(lambda part: part.points_bleu)),
-    Measure("nats, mean", _latent(lambda part: part.mean_nll)),
-    Measure("nats, points", _latent(lambda part: part.points_nll)),
-    Measure("nats, sample", _latent(lambda part: part.sample_nll)),
-)
-NUMBER = (
-    *_chosen("needed", lambda part: part.needed),
-    Measure("sd at one length", _number(lambda part: part.needed.sd)),
-    *_chosen("decided", lambda part: part.decided),
-)
 
 
 def _along_path(choose: Callable[[Sequence[float | None]], Sequence[float | None]]) -> Read:
@@ -141,10 +120,42 @@ def _along_path(choose: Callable[[Sequence[float | None]], Sequence[float | None
     return read
 
 
+KEPT = Measure("ν", read_at("trained_on.kept"), paper="kept")
+BLEU = Measure("BLEU", read_at("trained_on.bleu"), direction="↑", paper="bleu")
+EXACT = _percent("exact (%)", "trained_on.exact", direction="↑")
+TEXT_EXACT = _percent("text exact (%)", "trained_on.text_exact", direction="↑")
+PERPLEXITY = Measure("PPL", read_at("trained_on.perplexity"), decimals=None, direction="↓", paper="perplexity")
+FORWARD = replace(_of_samples("F-PPL", "forward_perplexity"), direction="↓", paper="forward")
+REVERSE = replace(_of_samples("R-PPL", "reverse_perplexity"), direction="↓", paper="reverse")
+MAIN = (KEPT, BLEU, EXACT, TEXT_EXACT, PERPLEXITY, FORWARD, REVERSE)
+SAMPLES = (
+    *(_of_samples(f"distinct-{n} (%)", f"distinct.{n}", 1, 100) for n in range(1, 5)),
+    _of_samples("self-BLEU", "self_bleu", 1),
+    _percent("copied (%)", "generation.copied", 2),
+    _percent("empty (%)", "generation.empty", 2),
+)
+LATENT = (
+    Measure("L_D", read_at("latent.kl_dirichlet")),
+    Measure("L_G", read_at("latent.kl_gaussian"), decimals=1),
+    Measure("α_0", read_at("latent.alpha0")),
+    Measure("active units", read_at("latent.active_units"), decimals=0),
+    Measure("of", read_at("latent.units"), decimals=0, deviates=False),
+    Measure("mutual information", read_at("latent.mutual_information")),
+    Measure("IW-NLL", read_at("latent.importance_nll"), decimals=1),
+    Measure("ELBO", read_at("latent.elbo"), decimals=1),
+)
+READINGS = (
+    BLEU,
+    Measure("BLEU, points", read_at("trained_on.points_bleu")),
+    Measure("nats, mean", read_at("latent.mean_nll")),
+    Measure("nats, points", read_at("latent.points_nll")),
+    Measure("nats, sample", read_at("latent.sample_nll")),
+)
+NUMBER = (*_chosen("fewest"), Measure("sd at one length", read_at("number_trained_on.fewest.sd")), *_chosen("auto"))
 PATHS = (
     Measure("PPL at the ends", _along_path(lambda line: (line[0], line[-1]) if line else ()), decimals=None),
     Measure("PPL between", _along_path(lambda line: line[1:-1]), decimals=None),
-    Measure("smoothness", lambda found: found.interpolation.smoothness if found.interpolation else None, decimals=3),
+    Measure("smoothness", read_at("interpolation.smoothness"), decimals=3),
 )
 
 MINUS = "−"

@@ -1,4 +1,4 @@
-"""Results of an experiment: the cells of each row, what a row is called, and which NVAE the figures show."""
+"""Results of an experiment: the cells of each row, its name, the paper's numbers, and which NVAE the figures show."""
 
 import math
 import re
@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Measure, Read, mean_and_deviation
-from open_nvib.report.paper import PAPER, PaperRow
 from open_nvib.store.cells import CellResult, read_cells
-from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.evaluations import COPYING, DEFAULT_NAME, Evaluation, is_causal, name_of, split_name
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import Schedule, TrainConfig
 
 if TYPE_CHECKING:
     from open_nvib.experiments.experiment import Experiment
 
-CAUSAL, COPYING = "causal", "autoencoder"
 FAMILIES = ("T", "VT", "VTP", "VTS", "NVAE")
 KEEPS_FEW = 0.6
 """A model that keeps at most this share of the vectors has learned to drop some."""
@@ -30,6 +28,50 @@ _NOT_IN_XML = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 def one_line(text: str) -> str:
     """Put a text on one line, without what no page, figure or file can hold: control characters, lone surrogates."""
     return _NOT_IN_XML.sub("", re.sub(r"\s+", " ", text)).strip()
+
+
+@dataclass(frozen=True)
+class PaperRow:
+    """A row of the paper's table: its model, the two columns beside it, ν, and what was measured. T has no samples."""
+
+    model: str
+    settings: str
+    kept: MeanAndDeviation
+    bleu: MeanAndDeviation
+    perplexity: MeanAndDeviation
+    forward: MeanAndDeviation | None = None
+    reverse: MeanAndDeviation | None = None
+
+
+def _row(model: str, settings: str, kept: float, *printed: tuple[float, float]) -> PaperRow:
+    measured = [MeanAndDeviation(mean, sd, 5) for mean, sd in printed]
+    return PaperRow(model, settings, MeanAndDeviation(kept, None, 5), *measured)
+
+
+_WEAK = "λ′_G=0.0001"
+
+PAPER: dict[str, PaperRow] = {
+    "t": _row("T", "", 1.0, (99.54, 0.02), (1.00, 0.00)),
+    "vt-unregularised": _row("VT", "λ′_G=0", 1.0, (99.55, 0.00), (1.00, 0.00), (1.33, 0.17), (28.56, 44.29)),
+    "nvae-unregularised": _row("NVAE", "λ′_G=0 λ′_D=0", 1.0, (99.55, 0.00), (1.00, 0.00), (2.02, 0.96), (51.25, 45.57)),
+    "vt": _row("VT", _WEAK, 1.0, (99.55, 0.00), (1.00, 0.00), (1.04, 0.01), (1.29, 0.08)),
+    "vtp-mean": _row("VTP", f"{_WEAK} mean", 0.03, (68.28, 0.29), (1.69, 0.01), (2.73, 0.49), (1.05, 0.01)),
+    "vtp-max": _row("VTP", f"{_WEAK} max", 0.03, (66.17, 0.57), (2.11, 0.06), (1.03, 0.01), (1.10, 0.02)),
+    "vtp-cls": _row("VTP", f"{_WEAK} cls", 0.03, (48.76, 0.33), (4.09, 0.04), (1.01, 0.01), (1.28, 0.03)),
+    "vts-0.25": _row("VTS", f"{_WEAK} S=0.25", 0.75, (99.55, 0.00), (1.00, 0.00), (1.01, 0.01), (1.30, 0.06)),
+    "vts-0.5": _row("VTS", f"{_WEAK} S=0.5", 0.5, (99.46, 0.04), (1.00, 0.00), (1.13, 0.12), (7.19, 6.91)),
+    "vts-0.75": _row("VTS", f"{_WEAK} S=0.75", 0.25, (95.32, 0.14), (1.08, 0.01), (1.04, 0.13), (1.62, 0.34)),
+    "vts-0.9": _row("VTS", f"{_WEAK} S=0.9", 0.1, (70.40, 0.32), (1.73, 0.01), (1.03, 0.02), (1.32, 0.07)),
+    "nvae-0.001": _row("NVAE", "λ′_G=0.001 λ′_D=1", 0.79, (99.46, 0.07), (1.00, 0.00), (1.01, 0.01), (2.87, 1.39)),
+    "nvae-0.01": _row("NVAE", "λ′_G=0.01 λ′_D=1", 0.47, (92.26, 4.90), (1.18, 0.13), (1.00, 0.00), (5.06, 1.90)),
+    "nvae-0.1": _row("NVAE", "λ′_G=0.1 λ′_D=1", 0.36, (55.38, 14.25), (3.25, 1.22), (1.00, 0.00), (3.38, 0.98)),
+    "nvae-1": _row("NVAE", "λ′_G=1 λ′_D=1", 0.17, (31.94, 2.76), (7.91, 2.41), (1.00, 0.00), (1.29, 0.04)),
+}
+"""The paper's table, `tab:generationReconstuction`: 405,000 sentences of Wikitext-103, 5 seeds; by file of configs/.
+
+F-PPL and R-PPL near 1 cannot come from a causal language model, as English has no such entropy: do not compare them
+with those of one.
+"""
 
 
 @dataclass(frozen=True)
@@ -111,11 +153,23 @@ class RowResults:
 
     @cached_property
     def family(self) -> str:
-        return family_of(self.name, self.plan.label, self.paper, self.config)
+        """T, VT, VTP, VTS or NVAE, by the configuration, else the label, the paper's row or the name."""
+        guesses = (
+            self.config.model.bottleneck if self.config else "",
+            (self.plan.label or "").split(" ")[0],
+            self.paper.model if self.paper else "",
+            self.name.split("-")[0],
+        )
+        return next((guess.upper() for guess in guesses if guess.upper() in FAMILIES), one_line(self.name))
 
     @cached_property
     def settings(self) -> str:
-        return settings_of(self.name, self.plan.label, self.paper, self.config)
+        """The settings as the label says, else from the configuration, else as the paper prints them."""
+        if self.plan.label and self.plan.label != self.name:
+            return one_line(self.plan.label).removeprefix(self.family).strip()
+        if self.config:
+            return settings_in_symbols(self.family, self.config)
+        return self.paper.settings if self.paper else "" if self.name.upper() == self.family else one_line(self.name)
 
     @property
     def title(self) -> str:
@@ -170,11 +224,11 @@ class Results:
 
     @property
     def split(self) -> str:
-        return self.evaluation.rsplit("-", 1)[0]
+        return split_name(self.evaluation)[0]
 
     @property
     def scorer(self) -> str:
-        return self.evaluation.rsplit("-", 1)[-1]
+        return split_name(self.evaluation)[1]
 
     @cached_property
     def short_titles(self) -> dict[str, str]:
@@ -184,7 +238,7 @@ class Results:
 
     def copying(self) -> "Results | None":
         """The same cells under the sentence-copying scorer; None if this is it already or no cell has it."""
-        name = f"{self.split}-{COPYING}"
+        name = name_of(self.split, COPYING)
         if name == self.evaluation or not any(name in cell.evaluations for cell in self.cells):
             return None
         rows = tuple(RowResults(row.plan, row.cells, name) for row in self.rows)
@@ -228,30 +282,7 @@ def group(plan: Plan, cells: Sequence[CellResult], *, evaluation: str | None = N
 def _most_frequent(cells: Iterable[CellResult]) -> str:
     """Name of the evaluation that most cells have, a causal one before others."""
     counts = Counter(name for cell in cells for name in cell.evaluations)
-    if not counts:
-        return f"validation-{CAUSAL}"
-    return max(counts, key=lambda name: (name.endswith(f"-{CAUSAL}"), counts[name], name == f"validation-{CAUSAL}"))
-
-
-def family_of(name: str, label: str | None, paper: PaperRow | None, config: TrainConfig | None) -> str:
-    """Name the family, T, VT, VTP, VTS or NVAE, from the configuration, else the label, the paper's row or the name."""
-    guesses = (
-        config.model.bottleneck if config else "",
-        (label or "").split(" ")[0],
-        paper.model if paper else "",
-        name.split("-")[0],
-    )
-    return next((guess.upper() for guess in guesses if guess.upper() in FAMILIES), one_line(name))
-
-
-def settings_of(name: str, label: str | None, paper: PaperRow | None, config: TrainConfig | None) -> str:
-    """Name the settings as the label says, else from the configuration, else as the paper prints them."""
-    family = family_of(name, label, paper, config)
-    if label and label != name:
-        return one_line(label).removeprefix(family).strip()
-    if config:
-        return settings_in_symbols(family, config)
-    return paper.settings if paper else "" if name.upper() == family else one_line(name)
+    return max(counts, key=lambda name: (is_causal(name), counts[name], name == DEFAULT_NAME), default=DEFAULT_NAME)
 
 
 def settings_in_symbols(family: str, config: TrainConfig) -> str:

@@ -10,8 +10,9 @@ from open_nvib.report.figures import style
 from open_nvib.report.pages import GENERATED, Report, experiment_report, run_report
 from open_nvib.report.results import Plan, Results, read_results
 from open_nvib.store.cells import check_export, export_cells
+from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, write_text
-from open_nvib.store.runs import complete_replacement, is_run
+from open_nvib.store.runs import is_run
 
 PAGE, MARKDOWN, FIGURES, CELLS = "report.html", "report.md", "figures", "cells"
 
@@ -37,6 +38,8 @@ def report_on(path: str | Path, *, output: str | Path | None = None, cells: str 
             raise InputError(f"{name} is empty, expected the name of a directory. Give one, or leave the option out.")
     path = Path(path).expanduser()
     if os.path.isdir(path):  # which is False, not an error, for a name that is too long
+        from open_nvib.store.claims import complete_replacement
+
         complete_replacement(path)
         if not is_run(path):
             raise InputError(
@@ -51,8 +54,8 @@ def report_on(path: str | Path, *, output: str | Path | None = None, cells: str 
     from open_nvib.experiments.experiment import load_experiment
 
     experiment = load_experiment(path)
-    kind = f"{experiment.evaluate.split}-{experiment.evaluate.scorer}"
-    results = read_results(Plan.of(experiment), experiment.output if cells is None else cells, evaluation=kind)
+    name = name_of(experiment.evaluate.split, experiment.evaluate.scorer)
+    results = read_results(Plan.of(experiment), experiment.output if cells is None else cells, evaluation=name)
     return write_report(results, experiment.output / "report" if output is None else output)
 
 
@@ -126,6 +129,4 @@ def _is_ours(path: Path) -> bool:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return False
-    if path.name == PAGE:
-        return html.is_our_page(text)
-    return (GENERATED if path.name == MARKDOWN else style.MARK) in text
+    return any(mark in text for mark in (html.MARK, GENERATED, style.MARK))

@@ -8,7 +8,30 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from open_nvib.store.files import OPTIONAL
-from open_nvib.store.settings import PARTS, EvaluateConfig, Part, Recipe, TrainConfig
+from open_nvib.store.settings import TrainConfig
+from open_nvib.store.task_settings import PARTS, EvaluateConfig, Part, Recipe
+
+CAUSAL, COPYING = "causal", "autoencoder"
+"""Scorers: a language model, and one that sees the sentence that it scores."""
+
+
+def name_of(split: str, scorer: str) -> str:
+    """Name an evaluation, such as "validation-causal"."""
+    return f"{split}-{scorer}"
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Return the split and the scorer of the name of an evaluation."""
+    split, _, scorer = name.rpartition("-")
+    return split, scorer
+
+
+DEFAULT_NAME = name_of("validation", CAUSAL)
+
+
+def is_causal(name: str) -> bool:
+    """Tell whether an evaluation is by a language model, as perplexities that mean something are."""
+    return split_name(name)[1] == CAUSAL
 
 
 @dataclass(frozen=True)
@@ -39,6 +62,7 @@ class Reconstruction:
         text_bleu: against the texts before they were tokenised; None in early records.
         signature: of sacreBLEU: its version and options.
         exact: share of texts that are reconstructed token for token.
+        text_exact: share that equal the texts before they were tokenised; None in early records.
         points_bleu, points_exact: the same of an NVAE whose points are read in place of the mean.
     """
 
@@ -47,6 +71,7 @@ class Reconstruction:
     text_bleu: float | None = None
     signature: str = ""
     exact: float | None = None
+    text_exact: float | None = None
     points_bleu: float | None = None
     points_exact: float | None = None
     perplexity: float | None = None
@@ -58,24 +83,32 @@ class Reconstruction:
 
 @dataclass(frozen=True)
 class RealText:
-    """Real sentences, measured as the samples of a model are: what a perfect generator would reach."""
+    """Real sentences, measured as the samples of a model are: what a perfect generator would reach.
 
-    real_forward_perplexity: float | None = None
-    real_reverse_perplexity: float | None = None
-    real_distinct: dict[int, float | None] = field(default_factory=dict)
-    real_self_bleu: float | None = None
-    real_lengths: tuple[int, ...] = ()
+    Attributes:
+        forward_perplexity: of held-out text under a scorer of the training text.
+        reverse_perplexity: of held-out text under a scorer of as many training sentences as there are samples.
+        distinct, self_bleu: of as many training sentences as there are samples.
+        lengths: entry k is the number of training sentences of k tokens.
+    """
+
+    forward_perplexity: float | None = None
+    reverse_perplexity: float | None = None
+    distinct: dict[int, float | None] = field(default_factory=dict)
+    self_bleu: float | None = None
+    lengths: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Generation(RealText):
-    """Samples of the prior, and real text beside them.
+class Generation:
+    """Samples of the prior, and `real` text beside them.
 
     Attributes:
         forward_perplexity: of the samples under a scorer of the training text: low if they are fluent.
         reverse_perplexity: of held-out text under a scorer of the samples: low if they are fluent and as diverse as
             real text.
         distinct: share of n-grams that are distinct, by n.
+        copied, empty: shares of the samples that are training sentences, and that have no token.
         lengths: entry k is the number of samples of k tokens.
     """
 
@@ -88,6 +121,7 @@ class Generation(RealText):
     empty: float | None = None
     lengths: tuple[int, ...] = ()
     examples: tuple[str, ...] = ()
+    real: RealText = RealText()
 
 
 WORSE_NLL = 0.1
@@ -105,7 +139,7 @@ class LatentDiagnosis:
         active_units: dimensions whose posterior mean varies, of `units`.
         mutual_information: lower bound on I(x; F) in nats, at most the logarithm of the number of texts.
         importance_nll: upper bound on −log p(x | n) in nats per text.
-        importance_perplexity: the same for each token, ends included; None, too, where no float can hold it.
+        importance_perplexity: the same for each token, ends included; also None if no float can hold it.
         elbo: the lower bound on log p(x | n) of one sample, a mean over the same samples.
         mean_nll, sample_nll, points_nll: cross-entropy per token, ends included, of decoding from the mean of the
             latent, from one sample of it, and from the points (μ, α).
@@ -160,8 +194,8 @@ class AtShare:
     Attributes:
         kept: ν, the mean over texts of the vectors for each token.
         cross_entropy: per token, in nats.
-        any_place: share of texts that come back with that number of vectors, all of one size, at any of the places of
-            the cuts that a search tries: what tries alone do, without another number.
+        any_offset: share of texts that are exact at any of the offsets that a search tries, with the number fixed and
+            all vectors of one size: the gain from trying offsets alone.
     """
 
     share: float
@@ -169,7 +203,7 @@ class AtShare:
     bleu: float | None = None
     exact: float | None = None
     cross_entropy: float | None = None
-    any_place: float | None = None
+    any_offset: float | None = None
 
 
 @dataclass(frozen=True)
@@ -180,10 +214,10 @@ class Chosen:
         kept: ν, the mean over texts of the vectors for each token.
         vectors: mean number.
         exact: share of texts that greedy decoding returns token for token.
-        verified: share of texts that are known to come back without decoding them.
+        verified: share of texts that are known to be exact without decoding them.
         tries: mean number of tries.
         sd: standard deviation of the number among texts of one length.
-        correlation: with the number that a text needs, among texts of one length.
+        correlation: with the fewest vectors of a text, among texts of one length.
     """
 
     kept: float
@@ -199,7 +233,7 @@ class Chosen:
 
 @dataclass(frozen=True)
 class NumberExample:
-    """A text, its tokens and the vectors that it needs."""
+    """A text, its number of tokens and its fewest vectors."""
 
     text: str
     tokens: int
@@ -211,17 +245,17 @@ class NumberOfVectors:
     """One model with several numbers of vectors, on texts of one partition.
 
     Attributes:
-        needed: as many as each text needs.
-        decided: as two looks decide.
-        agreement: correlation, among texts of one length, of what they need with some places of the cuts and with
-            others: how far the need is the text's own.
-        examples: pairs of one length, the text that needs fewest and the text that needs most.
+        fewest: the smallest number with which a search found each text exact.
+        auto: the number of the quick decision.
+        agreement: correlation of the fewest vectors under two disjoint sets of offsets, among texts of one length: a
+            reliability estimate.
+        examples: pairs of one length, the text that needs fewest vectors and the text that needs most.
     """
 
     sentences: int
     shares: tuple[AtShare, ...]
-    needed: Chosen
-    decided: Chosen
+    fewest: Chosen
+    auto: Chosen
     agreement: float | None = None
     examples: tuple[NumberExample, ...] = ()
 
@@ -254,12 +288,17 @@ class Evaluation:
     @property
     def name(self) -> str:
         """Name under which it is kept, such as "validation-causal"."""
-        return f"{self.settings.split}-{self.settings.scorer}"
+        return name_of(self.settings.split, self.settings.scorer)
 
     @property
     def trained_on(self) -> Reconstruction | None:
         """Reconstruction of the partition that the model was trained on."""
         return next(iter(self.reconstruction.values())) if self.reconstruction else None
+
+    @property
+    def number_trained_on(self) -> NumberOfVectors | None:
+        """Numbers of vectors on the partition that the model was trained on."""
+        return next(iter(self.number.values())) if self.number else None
 
     @property
     def measured(self) -> dict[Part, Any]:
@@ -311,3 +350,19 @@ def _obstacles(part: Part, known: Evaluation, fresh: Evaluation, used: set[str])
         if name in used and before != now:
             found.append(f"{name} was {before}, now {now}")
     return found
+
+
+def upgrade(value: Any) -> Any:
+    """Rename, at any depth, entries of evaluations that version 0.1 wrote under other names."""
+    if isinstance(value, list):
+        return [upgrade(entry) for entry in value]
+    if not isinstance(value, dict):
+        return value
+    value = {key: upgrade(entry) for key, entry in value.items()}
+    if "real_lengths" in value or "real_forward_perplexity" in value:
+        value["real"] = {key.removeprefix("real_"): value.pop(key) for key in [*value] if key.startswith("real_")}
+    if "any_place" in value:
+        value["any_offset"] = value.pop("any_place")
+    if {"needed", "decided"} <= value.keys():
+        value |= {"fewest": value.pop("needed"), "auto": value.pop("decided")}
+    return value

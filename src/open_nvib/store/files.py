@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -26,11 +26,17 @@ class InputError(ValueError):
     """
 
 
+class OutsideTraining(UserWarning):
+    """A model is used with lengths or numbers of vectors that it has not seen in training."""
+
+
 T = TypeVar("T")
 
 PARTIAL = ".partial"
 LONGEST_REASON = 200
 """Characters of another library's message that are quoted in an error."""
+MAX_RECORD_BYTES = 64 * 2**20
+"""Size of a file of settings, numbers or logs above which it is none of ours."""
 OPTIONAL = {"optional": True}
 """Metadata of a dataclass field that `as_builtins` leaves out where it is None or empty."""
 
@@ -81,20 +87,23 @@ def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
 
 
 def read_stored(path: Path) -> bytes:
-    """Read a file; an OSError for anything else, such as a pipe, which would be waited for without end."""
+    """Read a file; an OSError for a huge one, and for anything else, such as a pipe, which would be read for ever."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
+    if (size := path.stat().st_size) > MAX_RECORD_BYTES:
+        raise OSError(errno.EFBIG, f"{size:,} bytes, expected at most {MAX_RECORD_BYTES:,}", str(path))
     return path.read_bytes()
 
 
-def read_record(path: Path, kind: type[T], *, fix: str) -> T:
+def read_record(path: Path, kind: type[T], *, fix: str, upgrade: Callable[[Any], Any] = lambda value: value) -> T:
     """Read a JSON file as the dataclass `kind`; an InputError names the entry that does not fit.
 
     Entries that the dataclass does not have are ignored; those that the file does not have take their defaults. JSON's
-    extensions Infinity and NaN, which earlier versions wrote, are None.
+    extensions Infinity and NaN, which earlier versions wrote, are None. `upgrade` turns what earlier versions wrote
+    into the form of today.
     """
     try:
-        return from_builtins(as_builtins(json.loads(read_stored(path).decode())), kind)
+        return from_builtins(upgrade(as_builtins(json.loads(read_stored(path).decode()))), kind)
     except json.JSONDecodeError as error:
         raise damaged(path, f"not JSON: {error}", fix=fix) from error
     except (OSError, ValueError, RecursionError) as error:  # ValueError: of UTF-8, of msgspec, of a __post_init__
@@ -147,6 +156,22 @@ def disk_trouble(error: BaseException, folder: Path = Path()) -> str | None:
         return "no space left on the disk"
     of_a_path = isinstance(error, OSError) and (error.filename or error.errno in (errno.EFBIG, errno.EIO, errno.EROFS))
     return in_one_line(error) if of_a_path or torch_failed or "(os error " in text else None
+
+
+@contextmanager
+def writing_to(path: Path, *, remove: bool = True) -> Iterator[None]:
+    """Turn what the disk refuses into an InputError, and remove what was half-written to `path`."""
+    try:
+        yield
+    except Exception as error:  # libraries raise errors of many kinds
+        reason = disk_trouble(error, path.parent)
+        if reason is None or isinstance(error, InputError):
+            raise
+        if remove and path.is_dir():  # rmtree would wait for a pipe
+            shutil.rmtree(path, ignore_errors=True)
+        what = reason if reason.startswith("no space") else f"cannot be written ({reason})"
+        where = getattr(error, "filename", None) or path
+        raise InputError(f"{where}: {what}. Make room for it, and run the same command again.") from error
 
 
 def file_lock(path: Path) -> BaseFileLock:
@@ -239,6 +264,23 @@ def check_manifest(directory: Path, *, fix: str, prefix: str = "") -> None:
     if (directory / MANIFEST).exists():
         for file, what in find_damage(directory, prefix=prefix, largest=LARGEST_DIGESTED):
             raise damaged(file, f"it {what}", fix=fix)
+
+
+SEAL = "complete.json"
+"""Written last, with the digest of every other file: a checkpoint without it was cut off while it was written."""
+
+
+def seal(checkpoint: Path) -> None:
+    """Declare a checkpoint complete."""
+    files = [file for file in checkpoint.iterdir() if file.is_file() and file.name != SEAL]
+    write_manifest(checkpoint, files, name=SEAL)
+
+
+def damage(checkpoint: Path) -> str | None:
+    """Say what is wrong with a checkpoint; None if nothing is."""
+    for file, what in find_damage(checkpoint, name=SEAL):
+        return "it is incomplete" if file.name == SEAL else f"{file.name} {what}"
+    return None
 
 
 class ResultCache:

@@ -1,58 +1,38 @@
-"""A run directory: the names of its files, their typed readers and writers, and its checkpoints."""
+"""A run directory: the names of its files, and their typed readers and writers."""
 
 import json
-import os
-import re
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from filelock import Timeout
 
-from open_nvib.store.evaluations import Evaluation
+from open_nvib.store.evaluations import Evaluation, upgrade
 from open_nvib.store.files import (
-    MANIFEST,
     OPTIONAL,
-    InputError,
     as_builtins,
     damaged,
-    disk_trouble,
     file_lock,
-    find_damage,
     from_builtins,
-    in_one_line,
     read_record,
     read_stored,
-    whole_name,
     write_json,
     write_manifest,
     write_text,
 )
-from open_nvib.store.settings import Recipe, TrainConfig, differences
+from open_nvib.store.settings import MOST, TrainConfig
+from open_nvib.store.task_settings import Recipe
 
-CHECKPOINTS, CONFIG, LENGTHS, LOG, METRICS, MODEL, NUMBERS, TOKENIZER = (
-    "checkpoints",
-    "config.yaml",
-    "lengths.json",
-    "log.jsonl",
-    "metrics.json",
-    "model",
-    "numbers.json",
-    "tokenizer",
-)
+CHECKPOINTS, MODEL, TOKENIZER = "checkpoints", "model", "tokenizer"
+CONFIG, LENGTHS, LOG, METRICS, NUMBERS = "config.yaml", "lengths.json", "log.jsonl", "metrics.json", "numbers.json"
 WEIGHTS = "model.safetensors"
 LOCK = f".{METRICS}.lock"
 INDEX = f"{WEIGHTS}.index.json"
 FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", INDEX)
 """Files with which the Auto classes of transformers open a run directory; the index leads to the weights in model/."""
-TRAINING_LOCK = ".training.lock"
-OF_A_RUN = (MANIFEST, CONFIG, LENGTHS, LOG, METRICS, CHECKPOINTS, MODEL, NUMBERS, TOKENIZER, *FOR_TRANSFORMERS)
-REPLACEMENT, FINISHED_REPLACEMENT = ".replacement", ".replacement-finished"
-"""Folders of a run in which another run that is to replace it is trained, and waits until its files are moved."""
+MOST_TOKENS = 2**24
+"""Length of a text above which no model has positions."""
 
 RESTORE = "Restore it from a copy, or train the run again with `nvib train --overwrite`."
 TRAIN_AGAIN = "Move it away and run the `nvib train` command of the run again, which writes it anew."
@@ -61,112 +41,6 @@ TRAIN_AGAIN = "Move it away and run the `nvib train` command of the run again, w
 def is_run(path: Path) -> bool:
     """Whether a directory is a run, finished or not."""
     return (path / CONFIG).is_file() and (path / LENGTHS).is_file()
-
-
-@dataclass(frozen=True)
-class Claim:
-    """Where a run is to be written, and its metrics on validation data if this very run is finished."""
-
-    path: Path
-    finished: dict[str, float | None] | None = None
-
-
-def claim_directory(directory: Path, config: TrainConfig, *, overwrite: bool) -> Claim:
-    """Find where a run with this configuration may be written; an InputError if nowhere. Nothing is changed.
-
-    It may be written to `directory` where nothing is and where this very run was stopped. With `overwrite`, or where
-    that was stopped, a run that replaces another is written to a folder in it until it is finished.
-    """
-    try:
-        is_directory = directory.is_dir()
-        names = {whole_name(path) for path in directory.iterdir()} if is_directory else set()
-        found = is_run(directory)
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be used ({in_one_line(error)}). Give another --output.") from error
-    if not is_directory and os.path.lexists(directory):
-        raise InputError(f"{directory}: is not a directory, expected a new one or a run. Give another --output.")
-    if FINISHED_REPLACEMENT in names:  # killed while it was replaced, which is to be completed first
-        return Claim(directory)
-    if not found:
-        if names <= {TOKENIZER, LENGTHS, CONFIG, TRAINING_LOCK}:
-            return Claim(directory)  # empty, or killed while it was begun
-        raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
-    replacement = directory / REPLACEMENT
-    if _is_same_run(replacement, config):
-        return Claim(replacement)
-    if overwrite:
-        unfinished = _is_same_run(directory, config) and not (directory / METRICS).exists()
-        return Claim(directory if unfinished else replacement)
-    different = differences(_read_config(directory / CONFIG), config)
-    if different:
-        raise InputError(
-            f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
-            f"--overwrite to replace it."
-        )
-    return Claim(directory, read_metrics(directory).validation or None)
-
-
-def _is_same_run(run: Path, config: TrainConfig) -> bool:
-    try:
-        return is_run(run) and not differences(_read_config(run / CONFIG), config)
-    except InputError:  # damaged
-        return False
-
-
-def discard_other_replacement(path: Path, config: TrainConfig) -> None:
-    """Remove a replacement that was stopped and has other settings than the one that is to be written there."""
-    if path.name == REPLACEMENT and not _is_same_run(path, config):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def replace_run(directory: Path) -> None:
-    """Move the files of a finished replacement to their places. If that is interrupted, calling it again goes on."""
-    replacement, finished = directory / REPLACEMENT, directory / FINISHED_REPLACEMENT
-    if (replacement / METRICS).exists() and not finished.exists():
-        (replacement / CHECKPOINTS).mkdir(exist_ok=True)  # so that each file of the old run has one in its place
-        replacement.rename(finished)
-    for name in OF_A_RUN if finished.is_dir() else ():
-        old, new = directory / name, finished / name
-        if new.exists():
-            shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
-            new.rename(old)
-    shutil.rmtree(finished, ignore_errors=True)
-
-
-def complete_replacement(run: Path) -> None:
-    """Finish to replace a run where that was stopped between two files; to be called before a run is read."""
-    if os.path.isdir(run / FINISHED_REPLACEMENT):
-        with training_lock(run):
-            replace_run(run)
-
-
-def discard_empty_replacement(path: Path) -> None:
-    """Remove a replacement that failed before its first checkpoint: there is nothing in it to go on from."""
-    if path.name == REPLACEMENT and not checkpoints(path / CHECKPOINTS):
-        shutil.rmtree(path, ignore_errors=True)
-
-
-def run_being_written(run: Path) -> Path:
-    """Return the folder that training writes to: the run itself, or that of its replacement."""
-    return run / REPLACEMENT if is_run(run / REPLACEMENT) else run
-
-
-@contextmanager
-def training_lock(directory: Path) -> Iterator[None]:
-    """Hold the lock of training in a directory, which is made if missing. It is released when the process ends."""
-    try:
-        lock = file_lock(directory / TRAINING_LOCK)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise InputError(
-            f"{directory}: another process is training this run. Wait until it ends, or give another --output."
-        ) from error
-    except OSError as error:
-        raise InputError(f"{directory}: cannot be written ({in_one_line(error)}). Give another --output.") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def seal_run(run: Path) -> None:
@@ -186,14 +60,14 @@ def write_config(run: Path, config: TrainConfig) -> None:
 def read_config(run: Path) -> TrainConfig:
     """Read the configuration that the run was trained with; an option newer than the run has its default."""
     path = run / CONFIG
-    content = _read_config(path)
+    content = read_config_values(path)
     try:
         return from_builtins(content, TrainConfig)
     except ValueError as error:
         raise damaged(path, error, fix=RESTORE) from error
 
 
-def _read_config(path: Path) -> dict[str, Any]:
+def read_config_values(path: Path) -> dict[str, Any]:
     try:
         content = yaml.safe_load(read_stored(path).decode())
     except OSError as error:
@@ -223,8 +97,8 @@ class Lengths:
     recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
-        if min(self.lengths, default=0) < 0 or not any(self.lengths):
-            raise ValueError("lengths: expected numbers of sentences, one above 0")
+        if min(self.lengths, default=0) < 0 or not 0 < sum(self.lengths) <= MOST or len(self.lengths) > MOST_TOKENS:
+            raise ValueError(f"lengths: expected numbers of sentences, one above 0 and at most {MOST} in all")
 
 
 def write_lengths(run: Path, lengths: Lengths) -> None:
@@ -246,7 +120,8 @@ class Numbers:
     counts: tuple[tuple[int, int, int], ...]
 
     def __post_init__(self) -> None:
-        if not self.counts or min(min(entry) for entry in self.counts) < 1:
+        numbers = [number for entry in self.counts for number in entry]
+        if not numbers or min(numbers) < 1 or max(numbers) > MOST:
             raise ValueError("counts: expected a length, a number of vectors and a number of sentences, all above 0")
 
 
@@ -333,7 +208,7 @@ class RunMetrics:
 def read_metrics(run: Path) -> RunMetrics:
     """Read what was measured; empty where nothing was written yet."""
     path = run / METRICS
-    return read_record(path, RunMetrics, fix=TRAIN_AGAIN) if path.exists() else RunMetrics()
+    return read_record(path, RunMetrics, fix=TRAIN_AGAIN, upgrade=upgrade) if path.exists() else RunMetrics()
 
 
 def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> RunMetrics:
@@ -342,60 +217,3 @@ def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> Run
         metrics = change(read_metrics(run))
         write_json(run / METRICS, metrics, indent=1)
     return metrics
-
-
-# Checkpoints
-
-SEAL = "complete.json"
-"""Written last, with the digest of every other file: a checkpoint without it was cut off while it was written."""
-
-
-def seal(checkpoint: Path) -> None:
-    """Declare a checkpoint complete."""
-    files = [file for file in checkpoint.iterdir() if file.is_file() and file.name != SEAL]
-    write_manifest(checkpoint, files, name=SEAL)
-
-
-def damage(checkpoint: Path) -> str | None:
-    """Say what is wrong with a checkpoint; None if nothing is."""
-    for file, what in find_damage(checkpoint, name=SEAL):
-        return "it is incomplete" if file.name == SEAL else f"{file.name} {what}"
-    return None
-
-
-def checkpoints(directory: Path) -> list[Path]:
-    """List checkpoints by step, the newest first."""
-    found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
-    return sorted(found, key=step_of, reverse=True)
-
-
-def step_of(checkpoint: Path) -> int:
-    return int(checkpoint.name.split("-")[1])
-
-
-def last_good_checkpoint(directory: Path, say: Callable[[str], None]) -> Path | None:
-    """Find the newest checkpoint that is complete and undamaged; `say` a line on each that is passed over."""
-    for checkpoint in checkpoints(directory):
-        wrong = damage(checkpoint)
-        if wrong is None:
-            return checkpoint
-        say(f"{checkpoint}: passed over, {wrong}")
-    return None
-
-
-@contextmanager
-def writing_to(path: Path, *, remove: bool = True) -> Iterator[None]:
-    """Turn what the disk refuses into an InputError, and remove what was half-written to `path`."""
-    try:
-        yield
-    except Exception as error:  # libraries raise errors of many kinds
-        reason = disk_trouble(error, path.parent)
-        if reason is None or isinstance(error, InputError):
-            raise
-        if remove and path.is_dir():  # rmtree would wait for a pipe
-            shutil.rmtree(path, ignore_errors=True)
-        what = reason if reason.startswith("no space") else f"cannot be written ({reason})"
-        where = getattr(error, "filename", None) or path
-        raise InputError(
-            f"{where}: {what}. Earlier checkpoints are intact: make room for it and run the same command again."
-        ) from error

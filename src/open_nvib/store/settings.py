@@ -1,59 +1,18 @@
-"""Typed settings of preparation, training and evaluation, as YAML and the command line give them."""
+"""Typed settings of training, as YAML and the command line give them: their bounds, and how they are compared."""
 
-import re
-from collections.abc import Callable, Sequence
-from dataclasses import MISSING, asdict, dataclass, field, fields, is_dataclass
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Callable
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, get_args
 
 from open_nvib.schedules import Schedule as Schedule
 from open_nvib.store.files import InputError, as_builtins, in_one_line
-
-
-def differences(known: Any, now: Any) -> list[str]:
-    """Name the settings that differ, as paths such as model.kappa.
-
-    Both are dataclasses or mappings. `known` may be older than the code: a setting that it lacks has the default of
-    the dataclass `now`.
-    """
-    return sorted(_differences(_with_defaults(as_builtins(known), _defaults(now)), as_builtins(now)))
-
-
-def _defaults(settings: Any) -> dict[str, Any]:
-    if not is_dataclass(settings):
-        return {}
-    made = {f.name: f.default_factory() for f in fields(settings) if f.default_factory is not MISSING}
-    return as_builtins(made | {f.name: f.default for f in fields(settings) if f.default is not MISSING})
-
-
-def _with_defaults(known: Any, defaults: Any) -> Any:
-    if not isinstance(known, dict) or not isinstance(defaults, dict):
-        return known
-    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
-
-
-def _differences(a: Any, b: Any, path: str = "") -> set[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = a.keys() | b.keys()
-        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
-    return set() if a == b else {path}
-
-
-def packaged_config(name: str) -> Path | None:
-    """Find a configuration such as `configs/small/nvae.yaml` in the installed package or in the clone."""
-    package = Path(__file__).parents[1]
-    for folder in (package, package.parents[1]):
-        if name.startswith("configs/") and ".." not in name and (folder / name).is_file():
-            return folder / name
-    return None
-
 
 LARGEST_SEED = 2**32 - 1
 """Every generator of random numbers takes seeds up to this."""
 
 
 MOST = 2**31 - 1
-"""Of whatever is counted, where nothing else is said."""
+"""Default upper bound of integer settings."""
 BOUNDS: dict[str, tuple[float, float]] = {
     # The model
     **dict.fromkeys(("d_model", "latent_size", "ffn_size", "max_positions"), (1, 2**24)),
@@ -65,6 +24,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "delta": (0, 1e6),
     "alpha_contrast": (0, 1),
     **dict.fromkeys(("keep_share", "smallest_share"), (1e-6, 1)),
+    "gate_share": (0.01, 0.99),
     # Training
     **dict.fromkeys(("steps", "batch_size", "accumulate"), (1, MOST)),
     **dict.fromkeys(("log_every", "evaluate_every", "keep_checkpoints"), (1, MOST)),
@@ -103,6 +63,19 @@ def check_numbers(settings: Any, *kinds: Any, where: str = "") -> None:
 
 
 BottleneckKind = Literal["t", "vt", "vtp", "vts", "nvae"]
+BOTTLENECKS: tuple[BottleneckKind, ...] = get_args(BottleneckKind)
+USED_BY: dict[str, tuple[BottleneckKind, ...]] = {
+    "pooling": ("vtp",),
+    **dict.fromkeys(("stride", "stride_pooling"), ("vts",)),
+    **dict.fromkeys(("alpha0_p", "alpha_activation", "alpha_unit", "gamma_method", "kappa", "kl_form"), ("nvae",)),
+    **dict.fromkeys(("gate_share", "gate_pooling", "bound_queries"), ("nvae",)),
+    **dict.fromkeys(("reading", "lambda_d", "delta", "alpha_contrast", "keep_share"), ("nvae",)),
+    "lambda_g": ("vt", "vtp", "vts", "nvae"),
+    **dict.fromkeys(("shares", "smallest_share"), ("vts", "nvae")),
+}
+"""The kinds of model that use an option; all of them where it is not listed."""
+GATE_OPTIONS = ("gate_share", "gate_pooling")
+"""Options of a model whose `alpha_activation` is gate."""
 
 
 @dataclass(frozen=True)
@@ -130,7 +103,10 @@ class ModelSettings:
         stride_pooling: of vts: a vector that stays is the mean of its token and of those dropped after it, as NVIB
             merges them with keep_share.
         alpha0_p: of nvae: the concentration of the prior.
-        alpha_activation: of nvae: relu or softplus.
+        alpha_activation: of nvae: relu, softplus, or gate, which lets the model decide which tokens get a vector.
+        gate_share: of gate: the share of tokens with a vector at the start, and where lambda_d holds it.
+        gate_pooling: of gate: a token without a vector is averaged into the vector before it; otherwise it is lost.
+        bound_queries: of nvae: bound the queries of attention over the latent, so that the mean reads as samples do.
         alpha_unit: of nvae: what a count of 1 of the projection is, one (the paper's) or delta.
         gamma_method: of nvae: how weights are sampled, paper or implicit.
         kappa: of nvae: vectors sampled from each component.
@@ -154,7 +130,10 @@ class ModelSettings:
     stride: float = 0.5
     stride_pooling: bool = False
     alpha0_p: float = 1.0
-    alpha_activation: Literal["relu", "softplus"] = "relu"
+    alpha_activation: Literal["relu", "softplus", "gate"] = "relu"
+    gate_share: float = 0.5
+    gate_pooling: bool = True
+    bound_queries: bool = False
     alpha_unit: Literal["one", "delta"] = "one"
     gamma_method: Literal["paper", "implicit"] = "paper"
     kappa: int = 1
@@ -197,7 +176,7 @@ class LossSettings:
         keep_share: of nvae: vectors for each token, above 0 and at most 1: neighbouring tokens share one. The paper's
             NVAE, a vector for each token, if not given.
         shares: of nvae with keep_share and vts with stride_pooling: training draws the share of each text from this
-            distribution, uniform or log_uniform, from smallest_share to 1, so that the model takes any number of
+            distribution, log_uniform, from smallest_share to 1, so that the model takes any number of
             vectors. keep_share and stride then say how many a text gets if nobody says. Fixed if not given.
         smallest_share: of shares: where the distribution begins.
     """
@@ -324,207 +303,74 @@ class TrainConfig:
     def __post_init__(self) -> None:
         check_numbers(self)
 
+    def check_used(self) -> None:
+        """Raise an InputError if an option is set that this kind of model does not use. Call it before training."""
+        kind = self.model.bottleneck
+        for group, settings in (("model", self.model), ("loss", self.loss)):
+            for option in fields(settings):
+                kinds = USED_BY.get(option.name, BOTTLENECKS)
+                if kind not in kinds and getattr(settings, option.name) != option.default:
+                    raise InputError(
+                        f"{group}.{option.name} is set and {kind} does not use it: it is of {' and '.join(kinds)}. "
+                        f"Leave it out, or give another --model.bottleneck."
+                    )
+        gates = self.model.alpha_activation == "gate"
+        if not gates and any(getattr(self.model, name) != getattr(ModelSettings, name) for name in GATE_OPTIONS):
+            raise InputError(f"{' or '.join(GATE_OPTIONS)} of model is set, expected alpha_activation gate with it.")
+        if gates and self.loss.keep_share is not None:
+            raise InputError("loss.keep_share is set and model.alpha_activation is gate, expected one of the two.")
+        takes_any = self.loss.keep_share is not None if kind == "nvae" else self.model.stride_pooling
+        if self.loss.shares is not None and not takes_any:
+            needed = "loss.keep_share" if kind == "nvae" else "model.stride_pooling"
+            raise InputError(f"loss.shares is set and {needed} is not, expected both: {kind} draws shares of it.")
+        if self.loss.shares is None and self.loss.smallest_share != LossSettings.smallest_share:
+            raise InputError("loss.smallest_share is set and loss.shares is not, expected both.")
+        if self.loss.shares == "uniform":
+            raise InputError("loss.shares is 'uniform', which runs of before 0.2 have; expected 'log_uniform' or null.")
 
-Layout = Literal["running", "sentences"]
-TRAINED_TOKENIZER = "train"
+    def unfinished_ramps(self, steps: int) -> list[str]:
+        """Describe the ramps that a training of that many steps does not complete."""
+        ramps = {f.name: value for f in fields(self.loss) if isinstance(value := getattr(self.loss, f.name), Schedule)}
+        ends = {name: s.to_step if s.kind == "linear" else s.from_step + s.period // 2 for name, s in ramps.items()}
+        return [f"loss.{name} reaches {ramps[name].end:g} at step {end}" for name, end in ends.items() if end > steps]
 
 
-def paper_partitions() -> dict[str, Sequence[int]]:
-    """Return the bounds of the paper's partitions, in tokens."""
-    return {"short": [5, 20], "long": [21, 50]}
+# Comparison
 
 
-@dataclass(frozen=True)
-class PrepareConfig:
-    """Settings of `prepare`, which turns raw text into training data. The defaults prepare enwik8, as in the docs.
+def differences(known: Any, now: Any) -> list[str]:
+    """Name the settings that differ, as paths such as model.kappa.
 
-    Args:
-        source: The text: `enwik8`, `wikitext-103`, `wikitext-2`, a file or folder (.txt, .jsonl, .csv, .parquet,
-            WikiText .tokens/.raw, MediaWiki .xml; .gz and .bz2 of the text formats), or the id of a dataset on the
-            Hugging Face hub.
-        output: The directory to write: a new or empty one, or data that was prepared before.
-        column: The column (or JSON key) that holds the text, in .jsonl, .csv, .parquet and hub datasets.
-        dataset_config: The configuration of a hub dataset, where it has several.
-        dataset_split: The split of a hub dataset to read. It is split again, by `seed`.
-        dataset_revision: The branch, tag or commit of a hub dataset; without it, the newest.
-        layout: `running` for running text, which is split into sentences, or `sentences` for one sentence a line
-            (or a row), which is not split.
-        language: The language of the text for the sentence splitter, such as `en`.
-        drop_residue: Drop text that does not look like a sentence: no capital or digit at the start, no final
-            punctuation, or markup left in it. If not given, only text that comes with markup (enwik8, WikiText and
-            MediaWiki dumps) is judged so; text of your own is kept as it is.
-        tokenizer: `train` for a WordPiece trained on the training split, `bert-base-uncased` or any other tokenizer on
-            the hub, or a local vocab.txt (read as uncased BERT's), tokenizer.json or folder of a saved tokenizer.
-        vocab_size: Entries of a trained WordPiece, with the five special tokens.
-        lowercase: Whether a trained WordPiece or a local vocab.txt lowers case and strips accents, as uncased BERT.
-        partitions: Smallest and largest number of tokens of each partition, both included, without special tokens.
-        per_partition: Sentences to sample into each partition, its three splits together; all if there are fewer.
-        limit: Stop reading after about this many sentences; without it, read all.
-        seed: The seed of the split and of the sample.
-        workers: Processes that clean and split text; 0 for one per core. The result does not depend on it.
+    Both are dataclasses or mappings. `known` may be older than the code: a setting that it lacks has the default of
+    the dataclass `now`. Options that the kind of model does not use make no difference.
     """
-
-    source: str = "enwik8"
-    output: str = "data/enwik8"
-    column: str = "text"
-    dataset_config: str | None = None
-    dataset_split: str = "train"
-    dataset_revision: str | None = None
-    layout: Layout = "running"
-    language: str = "en"
-    drop_residue: bool | None = None
-    tokenizer: str = TRAINED_TOKENIZER
-    vocab_size: int = 3000
-    lowercase: bool = True
-    partitions: dict[str, Sequence[int]] = field(default_factory=paper_partitions)
-    per_partition: int = 500_000
-    limit: int | None = None
-    seed: int = 0
-    workers: int = 0
-
-    def __post_init__(self) -> None:
-        for name in ("source", "output", "column", "tokenizer"):
-            if not getattr(self, name):
-                raise InputError(f"prepare: {name} is empty, expected a name or a path. Give --{name}.")
-        if self.layout not in ("running", "sentences"):
-            raise InputError(f"prepare: layout is {self.layout!r}, expected 'running' or 'sentences'.")
-        check_numbers(self, where="prepare: ")
-        if not self.partitions:
-            raise InputError("prepare: partitions is empty, expected at least one, such as {short: [5, 20]}.")
-        for name, bounds in self.partitions.items():
-            _check_partition(name, bounds)
+    return sorted(_differences(_with_defaults(as_builtins(known), _defaults(now)), as_builtins(now)))
 
 
-def _check_partition(name: str, bounds: Sequence[int]) -> None:
-    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name) or name == "tokenizer":
-        raise InputError(
-            f"prepare: partitions has the name {name!r}, expected letters, digits, - and _, and not 'tokenizer': it "
-            f"names a folder. Choose another name."
-        )
-    if len(bounds) != 2 or not 1 <= bounds[0] <= bounds[1]:
-        raise InputError(
-            f"prepare: partitions has {name!r}: {list(bounds)}, expected [smallest, largest] number of tokens "
-            f"with 1 <= smallest <= largest, such as [5, 20]."
-        )
+def _defaults(settings: Any) -> dict[str, Any]:
+    if not is_dataclass(settings):
+        return {}
+    made = {f.name: f.default_factory() for f in fields(settings) if f.default_factory is not MISSING}
+    return as_builtins(made | {f.name: f.default for f in fields(settings) if f.default is not MISSING})
 
 
-Part = Literal["reconstruction", "generation", "latent", "interpolation", "number"]
-PARTS: tuple[Part, ...] = ("reconstruction", "generation", "latent", "interpolation", "number")
+def _with_defaults(known: Any, defaults: Any) -> Any:
+    if not isinstance(known, dict) or not isinstance(defaults, dict):
+        return known
+    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
 
 
-@dataclass(frozen=True)
-class EvaluateConfig:
-    """What to measure, and on how much.
-
-    Args:
-        split: validation or test.
-        measure: which of reconstruction, generation, latent, interpolation and number: the number of vectors of a model
-            that takes any.
-        sentences: sentences of the split to reconstruct, chosen by the seed; 0 for all.
-        generalise: partitions the model was not trained on to reconstruct, too; by default long, where the data has it.
-        samples: texts to generate from the prior.
-        scorer: causal, a language model, or autoencoder, which copies the sentence it scores: its numbers can be held
-            against the published ones and say nothing about a language.
-        scorer_steps: training steps of every scorer.
-        latent_sentences: sentences for the diagnosis of the latent; 0 for all.
-        importance_samples: samples of the latent for each of them.
-        interpolations: pairs of sentences to interpolate between.
-        interpolation_steps: points on each path, both ends included.
-        seed: of the choice of sentences, the samples and the scorers.
-    """
-
-    split: Literal["validation", "test"] = "validation"
-    measure: list[Part] = field(default_factory=lambda: list(PARTS))
-    sentences: int = 2000
-    generalise: list[str] = field(default_factory=lambda: ["long"])
-    samples: int = 20_000
-    scorer: Literal["causal", "autoencoder"] = "causal"
-    scorer_steps: int = 600
-    latent_sentences: int = 200
-    importance_samples: int = 64
-    interpolations: int = 50
-    interpolation_steps: int = 7
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        unknown = [part for part in self.measure if part not in PARTS]
-        if unknown or not self.measure:
-            raise ValueError(f"measure is {self.measure}, expected some of {', '.join(PARTS)}.")
-        check_numbers(self)
+def _differences(a: Any, b: Any, path: str = "") -> set[str]:
+    if isinstance(a, dict) and isinstance(b, dict):
+        names = a.keys() | b.keys()
+        if isinstance(model := b.get("model"), dict):
+            a, b = ({name: _used(value, model.get("bottleneck")) for name, value in side.items()} for side in (a, b))
+        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
+    return set() if a == b else {path}
 
 
-_NOT_IN_RECIPE = ("source", "output", "workers", "column", "dataset_config", "dataset_split", "dataset_revision")
-"""Settings that do not change the data, and those that the identity of the source contains."""
-
-
-def recipe_settings(config: PrepareConfig) -> dict[str, Any]:
-    """Select the settings that decide the prepared data, in JSON's own types."""
-    settings = {name: value for name, value in asdict(config).items() if name not in _NOT_IN_RECIPE}
-    settings["partitions"] = {name: list(bounds) for name, bounds in config.partitions.items()}
-    if config.tokenizer != TRAINED_TOKENIZER:
-        del settings["vocab_size"]
-    return settings
-
-
-@dataclass(frozen=True)
-class DemoConfig:
-    """Settings of the demo.
-
-    Args:
-        data: a text file or folder of your own, or enwik8, real Wikipedia, which pip can fetch.
-        layout: of a text of your own: `running` text, or `sentences`, one on each line.
-        output: where everything is written; `demo`, or `demo-NAME` for a text of your own, if not given.
-        steps: training steps; as the small configuration has them if not given.
-        samples: texts to generate for the perplexities.
-        scorer_steps: training steps of the language models that score them.
-        seed: of the training.
-    """
-
-    data: str = "enwik8"
-    layout: Layout = "running"
-    output: str | None = None
-    steps: int | None = None
-    samples: int = 2_000
-    scorer_steps: int = 300
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_numbers(self, where="demo: ")
-
-    @property
-    def directory(self) -> Path:
-        """Where everything is written."""
-        if self.output is not None:
-            return Path(self.output).expanduser()
-        return Path("demo" if self.data == "enwik8" else f"demo-{Path(self.data).stem or 'text'}")
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """What prepared data was made from and how: equal recipes make equal data.
-
-    Attributes:
-        source: what identifies the text: its name, and digests of its files.
-        config: the settings of `PrepareConfig` that decide the result, and digests of a local tokenizer's files.
-    """
-
-    source: dict[str, Any]
-    config: dict[str, Any]
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The settings, with the default of each that is newer than the recipe."""
-        tokenizer = self.config.get("tokenizer", TRAINED_TOKENIZER)
-        return {**recipe_settings(PrepareConfig(tokenizer=tokenizer, drop_residue=True)), **self.config}
-
-    def differences(self, other: "Recipe") -> list[str]:
-        """Name what differs in another recipe, as in "seed was 0, now 5"; empty if the two make equal data.
-
-        Where the other one leaves `drop_residue` to the kind of the text, what this one did is right.
-        """
-        old, new = ({**recipe.source, **recipe.settings} for recipe in (self, other))
-        return [
-            f"{name} differ" if name.endswith("files") else f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
-            for name in {**old, **new}
-            if old.get(name) != new.get(name) and (name, new.get(name)) != ("drop_residue", None)
-        ]
+def _used(settings: Any, kind: Any) -> Any:
+    """Leave out the options of a group that a model of this kind does not use."""
+    if not isinstance(settings, dict):
+        return settings
+    return {name: value for name, value in settings.items() if kind in USED_BY.get(name, (kind,))}

@@ -1,103 +1,101 @@
-"""Read YAML files strictly: every mistake is one line that names the file and the place in it."""
+"""Settings from YAML files and options: one strict reader, and one converter to the dataclasses of settings."""
 
+import difflib
 import re
-from collections.abc import Collection, Mapping
-from functools import cache
+import reprlib
+import types
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import MISSING, Field, fields, is_dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, get_loader, set_loader
 
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, in_one_line
 
 T = TypeVar("T")
 
-MAX_VALUES = 100_000
-"""In a file, aliases expanded: a few lines of aliases can expand to billions of values."""
-MAX_VALUE_LENGTH, MAX_MESSAGE_LENGTH = 80, 400
-"""Characters that a message shows of a value, and of an error of jsonargparse."""
-CONTROL_CHARACTER = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ufffe\uffff]")
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 80
+NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    types.NoneType: "null",
+    list: "a list",
+    Sequence: "a list",
+    dict: "a mapping",
+}
+"""What messages call a type."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Constructs values; one that cannot be constructed is an InputError with its line."""
+    """YAML as PyYAML reads it, but 1e-3 is a number, a date is text and a duplicate key is an error."""
 
-    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        if not isinstance(node, yaml.ScalarNode):
-            return super().construct_object(node, deep)
-        try:
-            value = super().construct_object(node, deep)
-        except (ValueError, LookupError, AttributeError) as error:  # of `!!int abc`, or of 2024-13-45
-            kind = node.tag.rpartition(":")[2]
-            raise InputError(f"{_line(node)}: {shown(node.value)} cannot be read as {kind}.") from error
-        return _text(value, node) if isinstance(value, str) else value
-
-
-def _text(value: str, node: yaml.Node) -> str:
-    """Join surrogate pairs, as JSON escapes an emoji, so that UTF-8 can write the text."""
-    try:
-        value = value.encode("utf-16", "surrogatepass").decode("utf-16")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{_line(node)}: {shown(value)} has half of a surrogate pair. Write the whole character."
-        ) from error
-    if found := CONTROL_CHARACTER.search(value):
-        raise InputError(f"{_line(node)}: {shown(value)} has the control character {found[0]!r}. Remove it.")
-    return value
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if (key.tag, str(key.value)) in seen:  # of which plain YAML silently keeps the last value
+                line = key.start_mark.line + 1
+                raise InputError(f"line {line}: duplicate key {key.value!r}. Rename one, or remove it.")
+            seen.add((key.tag, str(key.value)))
+        return node
 
 
-def _check(node: yaml.Node, above: frozenset[yaml.Node], sizes: dict[yaml.Node, int]) -> int:
-    """Count the values of a node, aliases expanded; a duplicate key, an endless or a huge alias is an InputError."""
-    if node in above:
-        raise InputError(f"{_line(node)}: this alias contains itself. Write it out.")
-    if not isinstance(node, yaml.CollectionNode):
-        return 1
-    if node not in sizes:
-        parts = node.value
-        if isinstance(node, yaml.MappingNode):
-            seen: set[tuple[str, str]] = set()
-            for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-                if (key.tag, key.value) in seen:  # of which plain YAML silently keeps the last value
-                    raise InputError(f"{_line(key)}: duplicate key {key.value!r}. Rename one, or remove it.")
-                seen.add((key.tag, key.value))
-            parts = [part for pair in node.value for part in pair]
-        sizes[node] = 1 + sum(_check(part, above | {node}, sizes) for part in parts)
-    if sizes[node] > MAX_VALUES:
-        raise InputError(f"{_line(node)}: expands to more than {MAX_VALUES:,} values. Use fewer aliases.")
-    return sizes[node]
-
-
-def _line(node: yaml.Node) -> str:
-    return f"line {node.start_mark.line + 1}"
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
 
 
 def load_yaml(text: str) -> Any:
     """Read YAML; a mistake is an InputError, and its place the line."""
     try:
-        loader = _Loader(text)
-        node = loader.get_single_node()
-        if node is None:
-            return None
-        _check(node, frozenset(), {})
-        return loader.construct_document(node)
-    except yaml.YAMLError as error:
-        raise InputError(f"is not YAML ({' '.join(str(error).split())}).") from error
+        return yaml.load(text, _Loader)
+    except InputError:
+        raise
     except RecursionError:
         raise InputError("is nested too deeply, expected settings.") from None
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:  # the last three: of `!!int abc`
+        raise InputError(f"is not YAML ({in_one_line(error)}).") from error
+
+
+def packaged_config(name: str) -> Path | None:
+    """Find a configuration such as `configs/small/nvae.yaml` in the installed package or in the clone."""
+    package = Path(__file__).parents[1]
+    for folder in (package, package.parents[1]):
+        if name.startswith("configs/") and ".." not in name and (folder / name).is_file():
+            return folder / name
+    return None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        value = load_yaml(path.read_text(encoding="utf-8"))
+        return as_mapping(load_yaml(path.read_text(encoding="utf-8")), where=str(path))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file. Give a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{path}: cannot be read as text ({error}). Give a YAML file.") from error
     except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    return as_mapping(value, where=str(path))
+        message = str(error)
+        raise InputError(message if message.startswith(str(path)) else f"{path}: {message}") from error
+
+
+def merged(kind: Any, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge settings of the dataclass `kind`: later ones win, one by one within a group such as `loss`."""
+    groups = {field.name for field in fields(kind) if is_dataclass(field.type)}
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            together = name in groups and isinstance(value, dict) and isinstance(result.get(name), dict)
+            result[name] = {**result[name], **value} if together else value
+    return result
 
 
 def as_mapping(value: Any, *, where: str) -> dict[str, Any]:
@@ -112,84 +110,86 @@ def as_mapping(value: Any, *, where: str) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """Format a value for a message; of a long one, the beginning."""
-    text = repr(value)
-    return text if len(text) <= MAX_VALUE_LENGTH else f"{text[:MAX_VALUE_LENGTH]}…"
+    """Format a value for a message, as YAML has it; of a long one, the beginning and the end."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else _short.repr(value)
 
 
 def check_keys(values: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
-    unknown = [key for key in values if key not in known]
-    if unknown:
-        raise InputError(f"{where}: unknown key {unknown[0]!r}; available: {', '.join(known)}.")
+    for key in values:
+        if key not in known:
+            raise InputError(f"{where}: unknown key {key!r}{suggestion(key, known)}")
+
+
+def suggestion(name: Any, known: Collection[str]) -> str:
+    """End a message about an unknown name: the known one that is most like it, or all."""
+    if close := difflib.get_close_matches(str(name), known, 1):
+        return f". Did you mean {close[0]!r}?"
+    return f"; available: {', '.join(known)}."
+
+
+# Conversion
+
+
+class SettingError(InputError):
+    """A value that a setting does not take. `path` leads to the setting: ("model", "heads")."""
+
+    def __init__(self, path: tuple[str, ...], reason: str) -> None:
+        super().__init__(f"{'.'.join(path)}: {reason}" if path else reason)
+        self.path = path
 
 
 def settings_of(kind: type[T], values: Any, *, where: str) -> T:
-    """Build a dataclass from values as the command line reads them; a setting without a value has its default."""
-    parser, values = _parser(kind), as_mapping(values, where=where)
+    """Build a dataclass from values as YAML gives them; a setting without a value has its default."""
     try:
-        built: Any = parser.instantiate(parser.parse_object({"it": dict(values)}))
-        return built.it
-    except (ArgumentError, ValueError, TypeError) as error:
-        raise InputError(f"{where}: {reworded(str(error))}") from error
+        return convert(kind, as_mapping(values, where=where))
+    except SettingError as error:
+        raise InputError(f"{where}: {error}") from error
 
 
-STRICT_YAML = "strict_yaml"
-"""The mode of a jsonargparse parser that reads YAML as `load_yaml` does."""
+def convert(kind: Any, value: Any, path: tuple[str, ...] = ()) -> Any:
+    """Convert a value of YAML to a number, text, Literal, list, dict or dataclass, or to one of a union of these."""
+    choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    for choice in choices:
+        origin, inner = get_origin(choice) or choice, get_args(choice)
+        if is_dataclass(choice) and isinstance(value, dict):
+            return _build(choice, value, path)
+        if origin is Literal and isinstance(value, str) and value in inner:
+            return value
+        if origin in (list, Sequence) and isinstance(value, list):
+            return [convert(inner[0], each, (*path, str(index))) for index, each in enumerate(value)]
+        if origin is dict and isinstance(value, dict):
+            return {convert(inner[0], key, path): convert(inner[1], value[key], (*path, str(key))) for key in value}
+        if choice is float and type(value) is int and abs(value) < 2**1000:
+            return float(value)
+        if type(value) is choice:
+            return value
+    raise SettingError(path, f"got {shown(value)}, expected {' or '.join(map(_describe, choices))}.")
 
 
-def _load_strictly(text: str) -> Any:
-    """Read YAML for jsonargparse, which has its own rules for numbers, after `load_yaml` has found no mistake."""
-    load_yaml(text)
-    return get_loader("yaml")(text)
+def _build(kind: Any, values: dict[Any, Any], path: tuple[str, ...]) -> Any:
+    known = {field.name: field for field in fields(kind)}
+    for key in values:
+        if key not in known:
+            raise SettingError(path, f"unknown key {key!r}{suggestion(key, known)}")
+    for name, field in known.items():
+        if name not in values and is_required(field):
+            raise SettingError(path, f"has no {name}, expected {_describe(kind)}.")
+    converted = {name: convert(known[name].type, value, (*path, name)) for name, value in values.items()}
+    try:
+        return kind(**converted)
+    except ValueError as error:  # of its __post_init__
+        raise SettingError(path, str(error)) from error
 
 
-set_loader(STRICT_YAML, _load_strictly, exceptions=(InputError, yaml.YAMLError))
+def is_required(field: Field[Any]) -> bool:
+    return field.default is MISSING and field.default_factory is MISSING
 
 
-@cache
-def _parser(kind: type) -> ArgumentParser:
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_class_arguments(kind, "it")
-    return parser
-
-
-_KINDS = {
-    "float": "a number",
-    "int": "a whole number",
-    "bool": "true or false",
-    "str": "text",
-    "NoneType": "null",
-    "Schedule": "a schedule {start: …, end: …}",
-    "object": "settings",
-    **dict.fromkeys(("array", "list", "Sequence"), "a list"),
-    "null": "null",
-}
-"""What messages call the types of Python and of msgspec."""
-
-
-def reworded(message: str) -> str:
-    """Put a message of jsonargparse or msgspec in one sentence, without the name that `_parser` gives to settings."""
-    message = " ".join(message.split())
-    message = message.replace("Problems parsing config", "--config")
-    message = re.sub(
-        r"Does not validate against .*? Subtypes: \[(.*?)\] Errors: .* Given value: (.*)", _expected, message
-    )
-    message = re.sub(r"Expected an? (<class '[\w.]+'>)(?:\. Got value: (.*))?", _expected, message)
-    message = re.sub(r"Expected a typing\.Literal\[(.*)\]\. Got value: (.*)", r"got '\2', expected one of \1.", message)
-    message = re.sub(r"Unable to load config '(.*?)' - .*", r"got '\1', expected a YAML file with settings.", message)
-    message = re.sub(r"(.*) - at `\$\.(.*)`", r"\2: \1", message)  # msgspec's
-    message = re.sub(r"Expected `(.*)`, got `(.*)`", _expected_by_msgspec, message)
-    message = re.sub(r"Group 'it' does not accept option '(.*)'", r"unknown setting '\1'", message)
-    message = re.sub(r"Parser key \"(?:it\.)?([^\"]*)\"", r"\1", message)
-    return message if len(message) <= MAX_MESSAGE_LENGTH else f"{message[:MAX_MESSAGE_LENGTH]}…"
-
-
-def _expected(found: re.Match[str]) -> str:
-    kinds = [name.rpartition(".")[2] for name in re.findall(r"<class '([\w.]+)'>", found[1])]
-    names = " or ".join(dict.fromkeys(str(_KINDS.get(name, name)) for name in kinds)) or found[1]
-    return f"got {shown(found[2])}, expected {names}." if found[2] is not None else f"expected {names}."
-
-
-def _expected_by_msgspec(found: re.Match[str]) -> str:
-    names = " or ".join(_KINDS.get(name, name) for name in found[1].split(" | "))
-    return f"got {_KINDS.get(found[2], found[2])}, expected {names}."
+def _describe(kind: Any) -> str:
+    if is_dataclass(kind):
+        required = [f"{field.name}: …" for field in fields(kind) if is_required(field)]
+        return f"{{{', '.join(required)}}}" if required else "settings"
+    if get_origin(kind) is Literal:
+        names = [repr(name) for name in get_args(kind)]
+        return f"one of {', '.join(names)}" if len(names) > 1 else names[0]
+    return NAMES.get(get_origin(kind) or kind, str(kind))

@@ -1,5 +1,7 @@
-"""The colours of everything that is drawn, and how a picture is written. Imports matplotlib only to draw."""
+"""What pictures, pages and reports share: colours, saving a picture, differences of two texts. Imports no torch."""
 
+import difflib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,3 +35,25 @@ def save_figure(figure: "Figure", path: str | Path, **options: Any) -> Path:
             f"{path}: the picture cannot be written ({error}). Give a path that ends in .png or .svg."
         ) from error
     return path
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A run of words: what the first text has, what the second has, one of them perhaps nothing."""
+
+    before: str
+    after: str
+
+    @property
+    def same(self) -> bool:
+        return self.before == self.after
+
+
+def text_differences(before: str, after: str) -> list[Difference]:
+    """Cut two texts into runs of words that are alike or not, in order."""
+    first, second = before.split(), after.split()
+    matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
+    return [
+        Difference(" ".join(first[low:high]), " ".join(second[start:end]))
+        for _, low, high, start, end in matcher.get_opcodes()
+    ]

@@ -1,5 +1,6 @@
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -11,9 +12,11 @@ import numpy as np
 import pytest
 from transformers import AutoTokenizer
 
+import open_nvib.text.data
+from open_nvib.report import draw_lengths
 from open_nvib.store.files import InputError, as_builtins, from_builtins
-from open_nvib.store.settings import Recipe
-from open_nvib.text.data import PrepareConfig, draw_lengths, load_prepared, prepare
+from open_nvib.store.task_settings import Recipe
+from open_nvib.text.data import PrepareConfig, load_prepared, prepare
 from open_nvib.text.data.prepare import make_recipe
 from open_nvib.text.data.sources import open_source
 
@@ -87,13 +90,11 @@ def test_the_result_depends_on_the_seed_and_not_on_the_workers(config, tmp_path,
     assert everything(made["one"]) != everything(made["seed"])
 
 
-def test_the_same_recipe_is_instant_and_another_is_refused_unless_overwritten(config):
+def test_the_same_recipe_is_not_made_again_and_another_is_refused_unless_overwritten(config):
     prepare(config())
     record = Path(config().output) / "recipe.json"
     stamp = record.stat().st_mtime_ns
-    started = time.perf_counter()
     prepare(config(workers=1))
-    assert time.perf_counter() - started < 1
     assert record.stat().st_mtime_ns == stamp
     with pytest.raises(InputError, match=r"seed.*--overwrite"):
         prepare(config(seed=5))
@@ -126,7 +127,7 @@ def test_a_setting_that_a_recipe_lacks_has_its_default(config):
         ({"seed": 5, "limit": 9}, ["limit", "seed"]),
         ({"vocab_size": 200}, ["vocab_size"]),
         ({"partitions": {"few": [5, 15], "many": [15, 40]}}, ["partitions"]),
-        ({"tokenizer": "bert-base-uncased"}, ["tokenizer", "vocab_size"]),
+        ({"tokenizer": "bert-base-uncased"}, ["tokenizer", "tokenizer_kind", "vocab_size"]),
     ],
 )
 def test_differences_of_recipes_are_named(config, changes, names):
@@ -182,15 +183,14 @@ def test_a_failure_leaves_nothing_behind(config, tmp_path):
 
 def test_a_killed_run_leaves_no_output_and_the_next_one_cleans_up(config, tmp_path, sentences):
     large = tmp_path / "large.txt"
-    large.write_text("\n".join(sentences) * 300)
+    large.write_text("\n".join(sentences) * 100)
     script = (
         "import sys\n"
         "from open_nvib.text.data import PrepareConfig, prepare\n"
         "prepare(PrepareConfig(source=sys.argv[1], output=sys.argv[2], workers=1))\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script, str(large), config().output])
-    deadline = time.monotonic() + 60
-    while not (partial := list(tmp_path.glob(".data.partial-*"))) and time.monotonic() < deadline:
+    while not (partial := list(tmp_path.glob(".data.partial-*"))) and process.poll() is None:
         time.sleep(0.02)
     process.kill()
     assert process.wait() == -signal.SIGKILL
@@ -245,26 +245,21 @@ def test_a_missing_file_is_not_looked_for_on_the_hub(config):
             prepare(config(source=missing))
 
 
-def test_an_unreachable_hub_is_one_clear_line(config, tmp_path):
-    """In a process of its own, since the libraries read HF_HUB_OFFLINE when they are imported."""
-    script = (
-        "import sys\n"
-        "from open_nvib.store.files import InputError\n"
-        "from open_nvib.text.data import PrepareConfig, prepare\n"
-        "for changes in ({'source': 'someone/some-dataset'}, {'source': 'wikitext-2'}, "
-        "{'source': sys.argv[2], 'tokenizer': 'bert-base-uncased'}):\n"
-        "    try:\n"
-        "        prepare(PrepareConfig(output=sys.argv[1], **changes))\n"
-        "    except InputError as error:\n"
-        "        print(error)\n"
-    )
-    offline = {**os.environ, "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
-    command = [sys.executable, "-c", script, config().output, config().source]
-    lines = subprocess.run(command, env=offline, capture_output=True, text=True, check=True).stdout.splitlines()
-    assert len(lines) == 3
-    assert all("local file" in line for line in lines[:2])
-    assert "bert-base-uncased" in lines[2]
-    assert "vocab.txt" in lines[2]
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"source": "someone/some-dataset"}, "local file"),
+        ({"source": "wikitext-2"}, "local file"),
+        ({"tokenizer": "bert-base-uncased"}, r"bert-base-uncased.*vocab\.txt"),
+    ],
+)
+def test_an_unreachable_hub_is_one_clear_line(config, tmp_path, monkeypatch, changes, named):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    with pytest.raises(InputError, match=named) as caught:
+        prepare(config(**changes))
+    assert "\n" not in str(caught.value)
 
 
 def test_wikitext_unknown_words_become_the_tokenizers(config, tmp_path, sentences):
@@ -298,6 +293,8 @@ def test_summary_and_figure_tell_the_share_kept(config, tmp_path):
     share = f"{inside / 1200:.2%}"
     assert share in prepared.summary()
     assert "1,200 sentences found" in prepared.summary()
+    with pytest.deprecated_call():
+        assert open_nvib.text.data.draw_lengths is draw_lengths
     drawing = draw_lengths(prepared, tmp_path / "lengths.svg").read_text()
     assert "<svg" in drawing
 
@@ -349,3 +346,47 @@ def test_text_in_lower_case_is_kept_and_an_empty_partition_is_left_out(tmp_path)
     assert not prepared.recipe.differences(prepare(made).recipe)
     with pytest.raises(InputError, match="drop_residue"):
         prepare(replace(made, drop_residue=True))
+
+
+def test_the_share_of_unknown_tokens_is_printed_and_bytes_have_none(config, tmp_path, sentences):
+    """A letter of a text in another alphabet, which the tokenizer has no room for, had become [UNK] in silence."""
+    rare = [f"{text} {chr(0x4E00 + n)}{chr(0x5E00 + n)}." for n, text in enumerate(sentences[:200])]
+    (tmp_path / "odd.txt").write_text("\n".join(rare + sentences[200:]))
+    pieces = prepare(config(source=str(tmp_path / "odd.txt")))
+    assert pieces.counts.unknown > 0.002 * pieces.counts.tokens
+    assert f"warning: {pieces.counts.unknown / pieces.counts.tokens:.2%} of all tokens are [UNK]" in pieces.summary()
+    assert "warning" not in prepare(config(output=str(tmp_path / "plain"))).summary()
+    bounds = {"all": [1, 99]}
+    settings = {"source": str(tmp_path / "odd.txt"), "output": str(tmp_path / "bytes"), "partitions": bounds}
+    exact = prepare(config(**settings, tokenizer_kind="bytes", vocab_size=400))
+    assert exact.counts.unknown == 0
+    assert "0.00% of all tokens are [UNK]" in exact.summary()
+    rows = exact.split("all", "train")[:]
+    assert exact.tokenizer.batch_decode(rows["input_ids"]) == rows["text"]
+    assert exact.recipe.differences(pieces.recipe) != []
+
+
+def test_a_word_of_a_data_uri_is_left_out_and_counted(config, tmp_path, sentences):
+    """Of 400,000 letters, it had held up the training of the tokenizer for minutes."""
+    picture = "".join(random.Random(0).choices("abcdefghijklmnopqrstuvwxyz", k=400_000))
+    (tmp_path / "a.txt").write_text("\n".join([*sentences, f"See {picture} here."]))
+    prepared = prepare(config(source=str(tmp_path / "a.txt")))
+    assert (prepared.counts.sentences, prepared.counts.long_words, prepared.counts.kept) == (1201, 1, 1200)
+    assert "1 dropped for a word of more than 1,000 characters" in prepared.summary()
+
+
+@pytest.mark.parametrize("source", ["/dev/zero", "pipe.txt"])
+def test_a_source_without_end_is_refused(config, tmp_path, monkeypatch, source):
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe.txt")
+    with pytest.raises(InputError, match="neither a file nor a folder"):
+        prepare(config(source=source))
+
+
+def test_a_byte_order_mark_is_no_part_of_the_text(config, tmp_path, sentences):
+    (tmp_path / "a.txt").write_text("\n".join(sentences), encoding="utf-8-sig")
+    prepared = prepare(config(source=str(tmp_path / "a.txt"), partitions={"all": [1, 99]}))
+    assert not any("\ufeff" in text for rows in everything(prepared).values() for text in rows["text"])
+    (tmp_path / "b.txt").write_text("\n".join(sentences), encoding="utf-16")
+    with pytest.raises(InputError, match="UTF-8"):
+        prepare(config(source=str(tmp_path / "b.txt"), output=str(tmp_path / "b")))

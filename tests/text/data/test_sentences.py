@@ -13,7 +13,6 @@ from open_nvib.text.data.sentences import (
     sample,
     split,
     split_sizes,
-    within,
 )
 
 
@@ -105,10 +104,6 @@ def test_every_sentence_has_a_split_and_the_seed_decides(total):
     assert tuple(np.bincount(splits, minlength=3)) == split_sizes(total)
     assert np.array_equal(splits, assign_splits(total, seed=3))
     assert total < 50 or not np.array_equal(splits, assign_splits(total, seed=4))
-
-
-def test_bounds_are_included():
-    assert within(np.array([4, 5, 20, 21]), (5, 20)).tolist() == [False, True, True, False]
 
 
 @pytest.mark.parametrize("size", [200, 10_000])

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import os
+import subprocess
 import tarfile
 
 import pyarrow as pa
@@ -15,11 +16,9 @@ import pytest
 from open_nvib.store.files import InputError
 from open_nvib.text.data import PrepareConfig, sources
 from open_nvib.text.data.sources import (
-    copy_enwik8,
     file_texts,
     find_files,
     hub_texts,
-    is_enwik8,
     kind_of,
     obtain_enwik8,
     open_source,
@@ -173,39 +172,33 @@ def test_hub_datasets_are_read_by_column(tmp_path):
 CONTENT = b"<mediawiki> not really 100 MB"
 
 
-def make_archive(path, members):
-    with tarfile.open(path, "w:gz") as tar:
-        for name, data in members.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(data)
-            tar.addfile(member, io.BytesIO(data))
+def test_enwik8_alone_is_taken_from_the_download_and_only_if_the_cache_has_none(tmp_path, monkeypatch):
+    """pip is a function here that writes the archive where the command wants it."""
+    downloads = []
 
+    def pip(command, **_):
+        folder = command[command.index("--dest") + 1]
+        downloads.append(folder)
+        with tarfile.open(f"{folder}/a.tar.gz", "w:gz") as tar:
+            for name, data in {"../evil": b"x", "p-1/data/enwik8.gz": gzip.compress(CONTENT)}.items():
+                member = tarfile.TarInfo(name)
+                member.size = len(data)
+                tar.addfile(member, io.BytesIO(data))
+        return subprocess.CompletedProcess(command, 0, "", "")
 
-def test_only_the_member_is_copied_whatever_else_the_archive_holds(tmp_path):
-    packed = gzip.compress(CONTENT)
-    make_archive(
-        tmp_path / "a.tar.gz", {"../evil": b"x", "p-1/other/data/enwik8.gz": b"x", "p-1/data/enwik8.gz": packed}
-    )
-    target = tmp_path / "in" / "enwik8.gz"
-    target.parent.mkdir()
-    copy_enwik8(tmp_path / "a.tar.gz", target)
-    assert target.read_bytes() == packed
-    assert not (tmp_path.parent / "evil").exists()
-    make_archive(tmp_path / "b.tar.gz", {"p-1/setup.py": b"x"})
-    with pytest.raises(InputError, match="--source"):
-        copy_enwik8(tmp_path / "b.tar.gz", target)
-
-
-def test_size_and_md5_decide(tmp_path, monkeypatch):
-    path = tmp_path / "enwik8.gz"
-    path.write_bytes(gzip.compress(CONTENT))
-    assert not is_enwik8(path)
-    monkeypatch.setattr(sources, "ENWIK8_SIZE", len(CONTENT))
-    assert not is_enwik8(path)
+    cache = tmp_path / "cache"
+    monkeypatch.setenv("OPEN_NVIB_CACHE", str(cache))
     monkeypatch.setattr(sources, "ENWIK8_MD5", hashlib.md5(CONTENT).hexdigest())
-    assert is_enwik8(path)
-    path.write_bytes(path.read_bytes()[:-9])
-    assert not is_enwik8(path)
+    monkeypatch.setattr(subprocess, "run", pip)
+    assert gzip.decompress(obtain_enwik8().read_bytes()) == CONTENT
+    assert [path.name for path in tmp_path.rglob("*")] == ["cache", "enwik8.gz"]
+    obtain_enwik8()
+    assert len(downloads) == 1
+    whole = (cache / "enwik8.gz").read_bytes()
+    for damaged in (whole[:-9], gzip.compress(b"other"), b"no gzip"):
+        (cache / "enwik8.gz").write_bytes(damaged)
+        assert gzip.decompress(obtain_enwik8().read_bytes()) == CONTENT
+    assert len(downloads) == 4
 
 
 def test_without_network_the_error_names_the_fix_and_leaves_nothing(tmp_path, monkeypatch):
@@ -216,11 +209,3 @@ def test_without_network_the_error_names_the_fix_and_leaves_nothing(tmp_path, mo
         obtain_enwik8()
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "cache").iterdir()) == []
-
-
-def test_the_cache_is_used_when_it_is_whole(tmp_path, monkeypatch):
-    monkeypatch.setenv("OPEN_NVIB_CACHE", str(tmp_path))
-    monkeypatch.setattr(sources, "ENWIK8_SIZE", len(CONTENT))
-    monkeypatch.setattr(sources, "ENWIK8_MD5", hashlib.md5(CONTENT).hexdigest())
-    (tmp_path / "enwik8.gz").write_bytes(gzip.compress(CONTENT))
-    assert obtain_enwik8() == tmp_path / "enwik8.gz"

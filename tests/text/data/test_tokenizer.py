@@ -3,13 +3,23 @@ from itertools import islice
 import datasets
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
 from open_nvib.store.files import InputError
 from open_nvib.text.data.prepare import save_rows
-from open_nvib.text.data.tokenizer import SPECIAL_TOKENS, encode, load_tokenizer, train_tokenizer, unknown_as
+from open_nvib.text.data.tokenizer import (
+    SPECIAL_TOKENS,
+    encode,
+    load_tokenizer,
+    token_names,
+    train_tokenizer,
+    unknown_as,
+)
+from open_nvib.text.opening import open_tokenizer
 
 
 def ids_of(tokenizer, texts):
@@ -29,7 +39,7 @@ def test_ids_are_those_of_bert(corpora):
     assert ids_of(tokenizer, texts) == [bert.convert_tokens_to_ids(bert.tokenize(text)) for text in texts]
 
 
-def test_words_one_by_one_are_the_whole_sentence(sentences):
+def test_encoding_is_that_of_a_call_without_special_tokens(sentences):
     tokenizer = train_tokenizer(sentences, vocab_size=200, lowercase=True)
     texts = [*sentences, "A [UNK]'s—well… (thing)", "Çà, 中文x ΣΑΣ ﬁ", "x" * 150, "a [SEP]b", "‘’"]
     assert ids_of(tokenizer, texts) == tokenizer(texts, add_special_tokens=False)["input_ids"]
@@ -67,9 +77,9 @@ def test_training_is_deterministic_and_covers_the_text(sentences):
 
 
 def test_training_is_deterministic_with_symbols_inside_words(sentences):
-    """The trainer's hash maps are seeded anew each time: 8 symbols that agree by chance in 5 runs are 1 in 8!⁴."""
+    """The trainer's hash maps are seeded anew each time: 8 symbols that agree by chance in 3 runs are 1 in 8!²."""
     odd = [*sentences, *(f"a{symbol}b 5{symbol} 天地 don't" for symbol in "×°−®→£±µ" for _ in range(3))]
-    vocabularies = [train_tokenizer(odd, vocab_size=300, lowercase=True).get_vocab() for _ in range(5)]
+    vocabularies = [train_tokenizer(odd, vocab_size=300, lowercase=True).get_vocab() for _ in range(3)]
     assert all(vocabulary == vocabularies[0] for vocabulary in vocabularies)
     assert "##×" in vocabularies[0]
     assert not {"##天", "##'"} & set(vocabularies[0])
@@ -139,3 +149,66 @@ def test_a_wrong_tokenizer_file_is_an_input_error(tmp_path, name, content):
     with pytest.raises(InputError, match=name) as caught:
         load_tokenizer(str(tmp_path / name), lowercase=True)
     assert "\n" not in str(caught.value)
+
+
+ODD = [
+    "The X-ray of Zürich cost 5 % more.",
+    "  two  spaces,\ttabs\r\nand ends ",
+    "naïve e\u0301 and é, İstanbul, ſtraße",
+    "[SEP] [CLS][PAD]<unk> [UNK]",
+    "天地玄黄 العربية हिन्दी 👩‍👩‍👧‍👦 🇨🇭 \u200d\ufeff\u2028\x00\x7f\U0010ffff",
+    "don ' t . ` @ { | } ~ ^ _ \\",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def byte_level(sentences, tmp_path_factory):
+    """A byte-level tokenizer, saved and opened again as a run does it."""
+    folder = tmp_path_factory.mktemp("bytes")
+    train_tokenizer(sentences, vocab_size=400, kind="bytes").save_pretrained(str(folder))
+    return open_tokenizer(folder, fix="")
+
+
+@given(text=st.one_of(st.sampled_from(ODD), st.text(), st.text(st.characters(max_codepoint=0x250))))
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_a_byte_level_tokenizer_gives_every_text_back(byte_level, text):
+    ids = byte_level(text)["input_ids"]
+    assert byte_level.decode(ids) == byte_level.decode(ids, skip_special_tokens=True) == text
+    assert not set(ids) & set(byte_level.all_special_ids)
+    encoded = encode(byte_level, [text])
+    assert encoded.ids.tolist() == ids
+    assert encoded.usable.all()
+
+
+def test_training_on_bytes_is_deterministic(sentences):
+    vocabularies = [train_tokenizer(sentences, vocab_size=400, kind="bytes").get_vocab() for _ in range(3)]
+    assert vocabularies[0] == vocabularies[1] == vocabularies[2]
+    assert sorted(vocabularies[0].values()) == list(range(400))
+    assert "Ġcrossed" in vocabularies[0]
+
+
+def test_names_of_tokens_are_readable_for_bytes_and_for_word_pieces(sentences, byte_level):
+    names = token_names(byte_level, byte_level("No crossed, é.")["input_ids"])
+    assert names == ["N", "##o", "crossed", ",", "␣", "�", "�", "."]
+    pieces = train_tokenizer(sentences, vocab_size=200)
+    ids = pieces("Some riverbeds")["input_ids"]
+    assert token_names(pieces, ids) == pieces.convert_ids_to_tokens(ids)
+
+
+def test_all_of_ascii_is_kept_however_rare(sentences):
+    """Cased text with accents has more than 75 frequent characters, and had lost X, Z and %."""
+    accents = "".join(map(chr, range(0xE0, 0x180))) * 9
+    rare = "X Z % @ ~ Q j"
+    tokenizer = train_tokenizer([*sentences, accents, rare], vocab_size=400, lowercase=False)
+    (ids,) = ids_of(tokenizer, [rare])
+    assert tokenizer.unk_token_id not in ids
+
+
+def test_a_tokenizer_without_end_is_refused_and_a_byte_order_mark_is_no_entry(tmp_path):
+    (tmp_path / "tokenizer.json").symlink_to("/dev/zero")
+    for name in (tmp_path, tmp_path / "tokenizer.json", "/dev/zero"):
+        with pytest.raises(InputError, match="neither a file nor a folder"):
+            load_tokenizer(str(name), lowercase=True)
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "the"]), encoding="utf-8-sig")
+    assert len(load_tokenizer(str(tmp_path / "vocab.txt"), lowercase=True)) == 6

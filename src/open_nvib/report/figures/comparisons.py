@@ -13,7 +13,7 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
 from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
-from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure, number_of
+from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure
 from open_nvib.report.results import FAMILIES, Results, RowResults, SelectedNVAE
 from open_nvib.store.evaluations import AtShare, Chosen
 from open_nvib.text.drawing import INK, MUTED, PAPER
@@ -32,9 +32,9 @@ SCATTER_PLOTS = {
     "bleu_kept": ((KEPT, BLEU),),
     "perplexity_kept": ((KEPT, FORWARD), (KEPT, REVERSE)),
 }
-OF_NUMBERS = {"bleu": (AXES[BLEU], 1.0), "exact": ("word for word (%)", 100.0)}
+OF_NUMBERS = {"bleu": (AXES[BLEU], 1.0), "exact": ("exact (%)", 100.0)}
 """Title and scale of what is drawn of different numbers of vectors."""
-CHOSEN = {"needed": ("*", 12.0, "as many as needed"), "decided": ("D", 7.0, "decided in two looks")}
+CHOSEN = {"fewest": ("*", 12.0, "fewest"), "auto": ("D", 7.0, "auto")}
 """Marker, size and name of numbers of vectors that are chosen for each text."""
 LINES = ("-", "--", ":", "-.")
 """Of one model after the other."""
@@ -106,12 +106,14 @@ def draw_points(
 
 
 def draw_number(results: Results) -> str | None:
-    """Draw BLEU and texts that come back word for word against ν, a line over shares for each model measured so.
+    """Draw BLEU and exact texts against ν, a line over shares for each model of which numbers were measured.
 
-    Stars are as many vectors as each text needs, diamonds what two looks decide. All are means over seeds. A model
-    that was trained for one share is a point at that share, beside models that were trained for any number.
+    Stars are the fewest vectors of each text, diamonds the quick decision. All are means over seeds. A model that was
+    trained for one share is a point at that share, beside models that were trained for any number.
     """
-    measured = [(row, [part for found in row.evaluations if (part := number_of(found))]) for row in results.measured]
+    measured = [
+        (row, [part for found in row.evaluations if (part := found.number_trained_on)]) for row in results.measured
+    ]
     measured = [(row, parts) for row, parts in measured if parts]
     if not measured:
         return None

@@ -5,17 +5,24 @@ The paper's `fig:bleu-seq-vectors` (right) and `fig:number_vectors_OOD`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.runs import LogEntry
-from open_nvib.text.drawing import BLUE, GREEN, LINE, MUTED, ORANGE, PAPER, PINK, VERMILION
+from open_nvib.text.drawing import BLUE, GREEN, LINE, MUTED, ORANGE, PALETTE, PAPER, PINK, VERMILION, save_figure
 
+if TYPE_CHECKING:  # it imports datasets
+    from open_nvib.text.data import Prepared
+
+Model = tuple[str, str, Sequence[Evaluation]]
+"""Title, family, and the evaluation of each seed."""
 STRIDE = 0.5
 """Of the baseline beside which the paper draws its model: every second vector is dropped."""
 
@@ -67,7 +74,7 @@ def draw_vectors(evaluations: Sequence[Evaluation], *, family: str, name: str) -
             _draw_kept(axes, kept, family=family, name=name, learned=None if partition == seen else line)
             lengths = f"{kept.lengths[0]}–{kept.lengths[-1]} tokens"
             known = "as trained on" if partition == seen else "never seen in training"
-            axes.set_title(f"{partition} ({lengths}), {known}")
+            axes.set_title(f"{partition} ({lengths}),\n{known}")  # one line is wider than a panel
             axes.set(xlabel="input length n (tokens)", ylabel="vectors kept")
         handles = {text: handle for axes in grid[0] for handle, text in zip(*axes.get_legend_handles_labels())}  # noqa: B905
         figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=3, columnspacing=1.6)
@@ -102,23 +109,16 @@ MOST_PANELS = 16
 PANELS_IN_A_LINE = 4
 SHARE_SHOWN = 0.999
 """Of the samples, the share that the axis reaches; the rest is a long thin tail."""
+SHARE_OF_DATA_SHOWN = 0.995
+HATCHES = ("", "//", "..", "xx", "\\\\", "++")
+"""Of one partition after the other."""
 
 
-@dataclass(frozen=True, eq=False)
-class Lengths:
-    """Shares of sentences by number of tokens, in percent."""
-
-    title: str
-    family: str
-    samples: np.ndarray
-    data: np.ndarray
-
-
-def lengths_of(title: str, family: str, evaluations: Sequence[Evaluation]) -> Lengths | None:
-    """Add up the lengths of all seeds; None for a model that was not sampled."""
+def sample_lengths(evaluations: Sequence[Evaluation]) -> tuple[np.ndarray, np.ndarray] | None:
+    """Share of samples, and of data, by number of tokens, in percent over all seeds; None for a model not sampled."""
     parts = [evaluation.generation for evaluation in evaluations if evaluation.generation]
-    samples, data = _shares([part.lengths for part in parts]), _shares([part.real_lengths for part in parts])
-    return None if samples is None or data is None else Lengths(title, family, samples, data)
+    samples, data = _shares([part.lengths for part in parts]), _shares([part.real.lengths for part in parts])
+    return None if samples is None or data is None else (samples, data)
 
 
 def _shares(histograms: Sequence[Sequence[int]]) -> np.ndarray | None:
@@ -129,25 +129,24 @@ def _shares(histograms: Sequence[Sequence[int]]) -> np.ndarray | None:
     return 100 * total / max(1.0, total.sum()) if total.size else None
 
 
-def draw_lengths(rows: Sequence[Lengths]) -> str | None:
-    """Draw a small panel for each row, at most 16, in the order given."""
-    rows = rows[:MOST_PANELS]
+def draw_sample_lengths(models: Sequence[Model]) -> str | None:
+    """Draw a small panel for each model that was sampled, at most 16, in the order given."""
+    found = [(title, family, sample_lengths(evaluations)) for title, family, evaluations in models]
+    rows = [(title, family, *shares) for title, family, shares in found if shares][:MOST_PANELS]
     if not rows:
         return None
     columns = min(PANELS_IN_A_LINE, len(rows))
     lines = -(-len(rows) // columns)
-    shown = [shares for row in rows for shares in (row.samples, row.data)]
+    shown = [shares for *_, samples, data in rows for shares in (samples, data)]
     last = max(int(np.searchsorted(shares.cumsum(), 100 * SHARE_SHOWN)) for shares in shown)
     highest = max(float(shares.max()) for shares in shown)
     with style():
         width, height = (4.8, 2.8) if len(rows) == 1 else (7.2, 0.55 + 1.35 * lines)
         figure, grid = canvas(height, columns=columns, rows=lines, width=width, sharex=True, sharey=True, squeeze=False)
-        for axes, row in zip(grid.flat, rows, strict=False):
-            axes.fill_between(
-                np.arange(len(row.data)), row.data, step="mid", color=LINE, edgecolor=MUTED, linewidth=0.6, label="data"
-            )
-            axes.step(np.arange(len(row.samples)), row.samples, where="mid", color=look_of(row.family).colour, lw=1.5)
-            axes.set_title(row.title, fontsize=7.5, pad=3)
+        for axes, (title, family, samples, data) in zip(grid.flat, rows, strict=False):
+            axes.fill_between(np.arange(len(data)), data, step="mid", color=LINE, edgecolor=MUTED, lw=0.6, label="data")
+            axes.step(np.arange(len(samples)), samples, where="mid", color=look_of(family).colour, lw=1.5)
+            axes.set_title(title, fontsize=7.5, pad=3)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             axes.set(xlim=(0, last + 1), ylim=(0, 1.06 * highest))
         for axes in grid.flat[len(rows) :]:
@@ -157,42 +156,34 @@ def draw_lengths(rows: Sequence[Lengths]) -> str | None:
         return to_svg(figure)
 
 
-@dataclass(frozen=True, eq=False)
-class PathPerplexity:
-    """Perplexity at each point of the path from one text to another, a line for each seed."""
+def path_perplexity(evaluations: Sequence[Evaluation]) -> np.ndarray | None:
+    """Perplexity along the path from one text to another, a line for each seed.
 
-    title: str
-    family: str
-    perplexity: np.ndarray
-
-
-def path_perplexity(title: str, family: str, evaluations: Sequence[Evaluation]) -> PathPerplexity | None:
-    """Stack the seeds; None where nothing was interpolated, or seeds took different numbers of steps."""
+    None where nothing was interpolated, or seeds took different numbers of steps.
+    """
     found = [evaluation.interpolation.perplexity for evaluation in evaluations if evaluation.interpolation]
     lines = [line for line in found if line and None not in line]
-    if not lines or len({len(line) for line in lines}) > 1:
-        return None
-    return PathPerplexity(title, family, np.array(lines, dtype=float))
+    return np.array(lines, dtype=float) if len({len(line) for line in lines}) == 1 else None
 
 
-def draw_paths(paths: Sequence[PathPerplexity], real: float | None) -> str | None:
+def draw_paths(models: Sequence[Model], real: float | None) -> str | None:
     """Draw a line for each model over the weight of the second text; `real` is the perplexity of held-out text."""
+    found = [(title, family, path_perplexity(evaluations)) for title, family, evaluations in models]
+    paths = [(title, look_of(family), lines) for title, family, lines in found if lines is not None]
     if not paths:
         return None
     with style():
         figure, axes = canvas(3.4, width=5.6)
-        for path in paths:
-            look = look_of(path.family)
-            across = np.linspace(0, 1, path.perplexity.shape[1])
-            mean = path.perplexity.mean(0)
-            if len(path.perplexity) > 1:
-                sd = path.perplexity.std(0, ddof=1)
+        for title, look, lines in paths:
+            across, mean = np.linspace(0, 1, lines.shape[1]), lines.mean(0)
+            if len(lines) > 1:
+                sd = lines.std(0, ddof=1)
                 axes.fill_between(across, mean - sd, mean + sd, color=look.colour, alpha=0.16, linewidth=0)
-            axes.plot(across, mean, marker=look.marker, color=look.colour, markeredgecolor=PAPER, label=path.title)
+            axes.plot(across, mean, marker=look.marker, color=look.colour, markeredgecolor=PAPER, label=title)
         if real is not None:
             axes.axhline(real, **REAL_TEXT, label="real text")
         axes.set(xlabel="weight of the second text", ylabel="perplexity of the texts")
-        values = [value for path in paths for value in path.perplexity.flat] + ([] if real is None else [real])
+        values = [value for *_, lines in paths for value in lines.flat] + ([] if real is None else [real])
         fit_perplexity(axes, "y", values)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0\nfirst text", "0.25", "0.5", "0.75", "1\nsecond text"])
         figure.legend(loc="outside upper center", ncols=min(3, len(paths) + 1))
@@ -207,14 +198,14 @@ def draw_training(log: Sequence[LogEntry]) -> str | None:
         figure, (loss, kl, kept) = canvas(3.5, columns=3, width=7.6)
         _curve(loss, log, "cross_entropy", "training", BLUE, "-")
         _curve(loss, log, "eval_loss", "validation", VERMILION, "o--")
-        loss.set(title="cross-entropy (nats per token)", ylim=(0, None))
+        loss.set(title="cross-entropy\n(nats per token)", ylim=(0, None))
         _curve(kl, log, "kl_gaussian", "L_G / nd", GREEN, "-")
         _curve(kl, log, "kl_dirichlet", "L_D / n", PINK, "--")
-        kl.set(title="KL divergences (nats)", ylim=(0, None))
+        kl.set(title="KL divergences\n(nats)", ylim=(0, None))
         _curve(kept, log, "kept", "ν, vectors kept", ORANGE, "-", 100)
         _curve(kept, log, "eval_bleu", "BLEU", BLUE, "s--")
         _curve(kept, log, "eval_exact", "exact", VERMILION, "^:", 100)
-        kept.set(title="kept and reconstructed (%, BLEU)", ylim=(-3, 104))
+        kept.set(title="kept and reconstructed\n(%, BLEU)", ylim=(-3, 104))
         for axes in (loss, kl, kept):
             axes.set_xlabel("step")
             if axes.get_legend_handles_labels()[0]:
@@ -229,3 +220,33 @@ def _curve(
     if points:
         steps, values = zip(*points, strict=True)
         axes.plot(steps, values, line, color=colour, label=label, linewidth=1.6, markersize=5)
+
+
+def draw_lengths(prepared: "Prepared", path: str | Path) -> Path:
+    """Draw the distribution of sentence lengths, with the partitions in colour, to a file.
+
+    The ending of `path` decides the format.
+    """
+    lengths, bounds = prepared.lengths, prepared.recipe.settings["partitions"]
+    partitions = {name: bounds[name] for name in prepared.partitions}
+    total = int(lengths.sum())
+    widest = max(high for _, high in partitions.values())
+    last = max(int(np.searchsorted(lengths.cumsum(), SHARE_OF_DATA_SHOWN * total)), widest) + 1
+    tokens = np.arange(1, min(last, len(lengths) - 1) + 1)
+    shares = 100 * lengths[tokens] / total
+    figure = Figure(figsize=(6, 3.4), layout="constrained")
+    axes = figure.subplots()
+    axes.bar(tokens, shares, width=1, color="0.82", label="not used")
+    for index, (name, (low, high)) in enumerate(partitions.items()):
+        inside = (tokens >= low) & (tokens <= high)
+        label = f"{name}, {low}–{high} tokens: {prepared.counts.partitions[name].available / total:.1%}"
+        colour, hatch = PALETTE[index % len(PALETTE)], HATCHES[index % len(HATCHES)]
+        bars = axes.bar(tokens[inside], shares[inside], width=1, color=colour, label=label)
+        for bar in bars:
+            bar.set(hatch=hatch, edgecolor="white", linewidth=0)
+    axes.set(xlabel="tokens in a sentence", ylabel="share of all sentences (%)", xlim=(0, last))
+    name, together = prepared.recipe.source["source"], prepared.counts.in_bounds / total
+    axes.set_title(f"{name}: {total:,} sentences, {together:.2%} in use", fontsize=10)
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    return save_figure(figure, path)

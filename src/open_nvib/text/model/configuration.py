@@ -1,39 +1,21 @@
 """The configuration of a text autoencoder, as Hugging Face saves and loads it."""
 
-from dataclasses import field, fields, make_dataclass
-from typing import Any, ClassVar, get_args
+from typing import ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from open_nvib.store.settings import LossSettings, ModelSettings, ScheduledValues, check_model_options, check_numbers
-
-
-def _options() -> list[tuple[str, Any, Any]]:
-    """Name, type and default of every option of the model, from where it is defined."""
-    types = {option.name: option.type for kind in (ModelSettings, ScheduledValues) for option in fields(kind)}
-    options = [*fields(ModelSettings), *fields(LossSettings)]
-    return [(option.name, _or_int(types[option.name]), field(default=option.default)) for option in options]
-
-
-def _or_int(hint: Any) -> Any:
-    """A whole number is a float in YAML and in Python, but not for `strict`."""
-    return hint | int if hint is float or float in get_args(hint) else hint
-
-
-_Options: Any = make_dataclass("_Options", _options(), init=False, repr=False, eq=False)
+from open_nvib.store.settings import BottleneckKind, ScheduledValues, check_model_options, check_numbers
 
 
 @strict
-class TextAutoencoderConfig(_Options, PreTrainedConfig):
-    """The options of `ModelSettings`, those of `LossSettings` as numbers, and the tokens of the vocabulary.
+class TextAutoencoderConfig(PreTrainedConfig):
+    """The options of `ModelSettings`, which explains them, those of `LossSettings` as numbers, and special tokens.
 
-    Attributes:
-        vocab_size: number of tokens.
-        pad_token_id: of padding.
-        bos_token_id: of the start of a text.
-        eos_token_id: of its end.
-        decoder_start_token_id: of what the decoder is given first.
+    ```python
+    config = TextAutoencoderConfig(vocab_size=3000, d_model=128, keep_share=0.5)
+    model = TextAutoencoder(config)
+    ```
     """
 
     model_type = "open_nvib"
@@ -42,7 +24,52 @@ class TextAutoencoderConfig(_Options, PreTrainedConfig):
         "num_hidden_layers": "decoder_layers",
         "num_attention_heads": "heads",
     }
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [
+        "cross_entropy",
+        "kl_gaussian",
+        "kl_dirichlet",
+        "kept",
+        "alpha0",
+        "sigma",
+        "past_key_values",
+    ]
 
+    # ModelSettings
+    bottleneck: BottleneckKind = "nvae"
+    d_model: int = 256
+    latent_size: int | None = None
+    encoder_layers: int = 1
+    decoder_layers: int = 1
+    heads: int = 1
+    ffn_size: int = 256
+    dropout: float | int = 0.1
+    positions: Literal["sinusoidal", "learned"] = "sinusoidal"
+    max_positions: int = 512
+    tie_word_embeddings: bool = False
+    pooling: Literal["mean", "max", "cls"] = "mean"
+    stride: float | int = 0.5
+    stride_pooling: bool = False
+    alpha0_p: float | int = 1.0
+    alpha_activation: Literal["relu", "softplus", "gate"] = "relu"
+    gate_share: float | int = 0.5
+    gate_pooling: bool = True
+    bound_queries: bool = False
+    alpha_unit: Literal["one", "delta"] = "one"
+    gamma_method: Literal["paper", "implicit"] = "paper"
+    kappa: int = 1
+    kl_form: Literal["expected", "exact"] = "expected"
+    reading: Literal["mean", "points"] = "mean"
+
+    # LossSettings
+    lambda_g: float | int = 0.01
+    lambda_d: float | int = 1.0
+    delta: float | int = 1.0
+    alpha_contrast: float | int | None = None
+    keep_share: float | int | None = None
+    shares: str | None = None
+    smallest_share: float | int = 0.12
+
+    # the vocabulary
     vocab_size: int = 30522
     pad_token_id: int | None = 0
     bos_token_id: int | None = 101

@@ -1,48 +1,24 @@
 """Encode texts in batches, decode latents, and score what comes back."""
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
-from sacrebleu.metrics.bleu import BLEU
 from torch import Tensor
-from tqdm.auto import tqdm
 from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
 from open_nvib._records import values_of
 from open_nvib.attention import Mixture
-from open_nvib.text.model.autoencoder import IGNORED, LatentOutput, TextAutoencoder
+from open_nvib.merging import VectorRequest
+from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
+from open_nvib.text.model.batches import BATCH, Texts, in_batches, make_batch
 from open_nvib.text.model.bottlenecks import Latent
 
-BATCH = 256
-"""Texts that are encoded or decoded at once."""
 LOSS_PARTS = ("cross_entropy", "kl_gaussian", "kl_dirichlet", "kept", "alpha0", "sigma")
 """Entries of `AutoencoderOutput` that are logged and measured."""
-
-NO_CUTS: Mapping[str, Tensor] = {}
-Texts = Sequence[Sequence[int]]
-"""Token ids of texts, without special tokens."""
-
-
-class Collator:
-    """Pads texts without special tokens to a batch: the text to encode, and the text with its end to predict."""
-
-    def __init__(self, pad_token_id: int, eos_token_id: int) -> None:
-        self.pad, self.eos = pad_token_id, eos_token_id
-
-    def __call__(self, examples: Sequence[Mapping[str, Any]]) -> dict[str, Tensor]:
-        texts = [torch.as_tensor(example["input_ids"]).long() for example in examples]
-        ends = [torch.cat([text, text.new_tensor([self.eos])]) for text in texts]
-        input_ids = torch.nn.utils.rnn.pad_sequence(texts, batch_first=True, padding_value=self.pad)
-        lengths = torch.tensor([len(text) for text in texts])
-        return {
-            "input_ids": input_ids,
-            "attention_mask": (torch.arange(input_ids.shape[1]) < lengths.unsqueeze(-1)).long(),
-            "labels": torch.nn.utils.rnn.pad_sequence(ends, batch_first=True, padding_value=IGNORED),
-        }
 
 
 class StopAtLimit(StoppingCriteria):
@@ -57,48 +33,25 @@ class StopAtLimit(StoppingCriteria):
         return input_ids.shape[1] - 1 >= limits.repeat_interleave(beams)  # the start token is not counted
 
 
-def make_batch(model: TextAutoencoder, texts: Texts) -> dict[str, Tensor]:
-    """Pad texts to a batch on the model's device."""
-    collator = Collator(model.config.pad_token_id, model.config.eos_token_id)
-    return {name: x.to(model.device) for name, x in collator([{"input_ids": text} for text in texts]).items()}
-
-
-def in_batches(
-    items: Sequence[Any], size: int, length: Callable[[Any], int] | None = None, progress: str | None = None
-) -> Iterator[tuple[list[int], list[Any]]]:
-    """Iterate over batches as (indices, items), of similar length where `length` is given.
-
-    With `progress`, a terminal shows a bar of that name.
-    """
-    order = list(range(len(items)) if length is None else sorted(range(len(items)), key=lambda i: length(items[i])))
-    with tqdm(total=len(order), desc=progress, unit="", leave=False, disable=None if progress else True) as bar:
-        for first in range(0, len(order), size):
-            chosen = order[first : first + size]
-            yield chosen, [items[index] for index in chosen]
-            bar.update(len(chosen))
-
-
 def encode_batches(
-    model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS
+    model: TextAutoencoder, texts: Texts, request: VectorRequest | None = None
 ) -> Iterator[tuple[list[int], Latent]]:
-    """Iterate over the latents of texts as (indices, latent), in batches of similar length, the longest first.
-
-    `cuts` say how many vectors each text gets and where it is cut: share, vectors or place of `NVIB`, by name.
-    """
+    """Iterate over the latents of texts as (indices, latent), in batches of similar length, the longest first."""
     for indices, batch in in_batches(texts, BATCH, (lambda text: -len(text)) if len(texts) > BATCH else None):
         inputs = make_batch(model, batch)
-        chosen = {name: values[indices] for name, values in cuts.items()}
         with torch.no_grad():
-            latent = model.encoder.posterior(inputs["input_ids"], inputs["attention_mask"], **chosen)
+            latent = model.encoder.posterior(
+                inputs["input_ids"], inputs["attention_mask"], request and request[indices]
+            )
         yield indices, latent
 
 
 @torch.no_grad()
-def encode(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS) -> Latent:
+def encode(model: TextAutoencoder, texts: Texts, request: VectorRequest | None = None) -> Latent:
     """Return the latents of texts as one batch, with little more memory than it takes."""
     whole: Any = None
     widest: Any = None
-    for indices, latent in encode_batches(model, texts, cuts):
+    for indices, latent in encode_batches(model, texts, request):
         if whole is None:  # the longest texts come first
             whole, widest = latent.map_rows(lambda x: x.new_zeros(len(texts), *x.shape[1:])), latent[:1]
         padded = type(widest).cat([widest, latent])[1:]
@@ -143,23 +96,30 @@ def decode(
     return texts
 
 
+def detokenize(tokenizer: PreTrainedTokenizerBase, texts: Texts) -> list[str]:
+    """Return texts as people write them. A text that begins inside a word has no "##" in front."""
+    return [text.removeprefix("##") for text in tokenizer.batch_decode([list(ids) for ids in texts])]
+
+
 def reconstruct_ids(
     model: TextAutoencoder,
     texts: Texts,
     *,
-    cuts: Mapping[str, Tensor] = NO_CUTS,
+    request: VectorRequest | None = None,
     other_latents: bool = False,
+    seed: int | None = None,
     progress: str | None = None,
     **generation: Any,
 ) -> list[list[int]]:
-    """Decode the mean of the latent of each text, up to twice the length of the text.
+    """Decode the mean of the latent of each text, or with `seed` a sample of it, up to twice the length of the text.
 
     With `other_latents`, each text is decoded from the latent of another, which shows what the decoder says on its own.
     """
+    generator = None if seed is None else torch.Generator(model.device).manual_seed(seed)
     decoded: list[list[int]] = [[] for _ in texts]
     for indices, batch in in_batches(texts, BATCH, len, progress):
-        latent = encode(model, batch, {name: values[indices] for name, values in cuts.items()})
-        mixture = latent.mean()
+        latent = encode(model, batch, request and request[indices])
+        mixture = latent.mean() if generator is None else model.encoder.bottleneck.sample(latent, generator)
         if other_latents:
             mixture = mixture[[*range(1, len(batch)), 0]]
         for index, ids in zip(indices, decode(model, mixture, 2 * latent.lengths, **generation), strict=True):
@@ -168,13 +128,13 @@ def reconstruct_ids(
 
 
 @torch.no_grad()
-def evaluate_losses(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Tensor] = NO_CUTS) -> dict[str, float]:
+def evaluate_losses(model: TextAutoencoder, texts: Texts, request: VectorRequest | None = None) -> dict[str, float]:
     """Measure the cross-entropy per token and the KL at the mean of the latent, averaged as the loss averages them."""
     tokens = texts_seen = 0
     sums: dict[str, float] = {}
     for indices, batch in in_batches(texts, BATCH, len):
         inputs = make_batch(model, batch)
-        output = model(**inputs, sample=False, cuts={name: values[indices] for name, values in cuts.items()})
+        output = model(**inputs, sample=False, request=request and request[indices])
         weight = {"cross_entropy": int((inputs["labels"] >= 0).sum())}
         tokens += weight["cross_entropy"]
         texts_seen += len(batch)
@@ -187,18 +147,31 @@ def evaluate_losses(model: TextAutoencoder, texts: Texts, cuts: Mapping[str, Ten
     return metrics
 
 
+def same_text(original: str, reconstruction: str) -> bool:
+    """Tell whether a text comes back word for word: as the user wrote it, apart from the width of spaces."""
+    return original.split() == reconstruction.split()
+
+
 def score_reconstruction(
     texts: Texts, decoded: Texts, tokenizer: PreTrainedTokenizerBase, originals: Sequence[str] | None = None
 ) -> tuple[dict[str, float], str]:
     """Score detokenised texts: sacreBLEU, the share of exact matches, and the signature of that BLEU.
 
-    The reference of `bleu` is what the tokenizer gives back for a text, so that a perfect model has 100. With
-    `originals`, the texts before they were tokenised, `text_bleu` is measured against these.
+    The reference of `bleu` is what the tokenizer gives back for a text, so that a perfect model has 100; `exact`
+    compares tokens. With `originals`, the texts before they were tokenised, `text_bleu` and `text_exact` compare with
+    these.
     """
+    from sacrebleu.metrics.bleu import BLEU  # here, since decoding does not need it
+
     references, hypotheses = (tokenizer.batch_decode([list(ids) for ids in many]) for many in (texts, decoded))
     exact = sum(list(a) == list(b) for a, b in zip(texts, decoded, strict=True)) / max(1, len(texts))
     bleu = BLEU()
     scores = {"bleu": bleu.corpus_score(hypotheses, [references]).score, "exact": exact}
     if originals is not None:
         scores["text_bleu"] = bleu.corpus_score(hypotheses, [originals]).score
+        unknown = tokenizer.unk_token_id
+        same = [
+            unknown not in ids and same_text(a, b) for ids, a, b in zip(decoded, originals, hypotheses, strict=True)
+        ]
+        scores["text_exact"] = sum(same) / max(1, len(same))
     return scores, str(bleu.get_signature())

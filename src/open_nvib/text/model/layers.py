@@ -102,7 +102,11 @@ class DecoderLayer(nn.Module):
         super().__init__()
         self.attention = SelfAttention(config, index)
         self.cross_attention = DenoisingAttention(
-            config.p, config.heads, query_size=config.d_model, head_size=config.d_model // config.heads
+            config.p,
+            config.heads,
+            query_size=config.d_model,
+            head_size=config.d_model // config.heads,
+            bound_queries=config.bound_queries,
         )
         self.feed_forward = FeedForward(config)
         self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(3))

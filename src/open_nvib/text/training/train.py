@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,16 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.files import MANIFEST, InputError, digest_of_file, in_one_line, write_json
+from open_nvib.store.claims import (
+    claim_directory,
+    discard_empty_replacement,
+    discard_other_replacement,
+    last_good_checkpoint,
+    replace_run,
+    step_of,
+    training_lock,
+)
+from open_nvib.store.files import MANIFEST, InputError, digest_of_file, write_json, writing_to
 from open_nvib.store.runs import (
     CHECKPOINTS,
     FOR_TRANSFORMERS,
@@ -32,25 +42,19 @@ from open_nvib.store.runs import (
     Numbers,
     RunMetrics,
     change_metrics,
-    claim_directory,
     cut_log,
-    discard_empty_replacement,
-    discard_other_replacement,
-    last_good_checkpoint,
-    replace_run,
+    is_run,
     seal_run,
-    step_of,
-    training_lock,
     write_config,
     write_lengths,
     write_numbers,
-    writing_to,
 )
 from open_nvib.store.settings import TrainConfig
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.number import find_needed
+from open_nvib.text.model.vector_count import find_fewest
+from open_nvib.text.opening import find_device
 from open_nvib.text.training.trainer import AutoencoderTrainer, ProgressBar, RunLog
 
 SENTENCES_COUNTED = 2000
@@ -108,12 +112,18 @@ def train(
     directory = Path(output).expanduser()
     if (claim := claim_directory(directory, config, overwrite=overwrite)).finished is not None:
         return claim.finished
-    chosen = _find_device(device)
+    chosen = find_device(device)
+    if chosen.type not in ("cpu", "cuda"):
+        raise InputError(f"device {device!r} cannot be used to train, expected cpu, cuda or cuda:N.")
     prepared = load_prepared(config.data)
     processes = PartialState(cpu=chosen.type == "cpu")
     main = processes.is_main_process
     config = _choose_partition(config, prepared, main)
     _check_data(config, prepared, processes.num_processes)
+    if not is_run(claim.path):  # a run that was begun goes on, whatever earlier versions let pass
+        config.check_used()
+    if main:
+        _warn_of_ramps(config, prepared, processes.num_processes)
     _check_trackers(config.watch.trackers)
     set_seed(config.seed)
     model = make_model(config, prepared)
@@ -156,6 +166,10 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
             trainer.train(resume_from_checkpoint=None if start is None else str(start))
     except FloatingPointError as error:
         raise InputError(f"{run}: {error}") from error
+    except UnpicklingError as error:  # torch.load refuses to run it
+        raise InputError(
+            f"{start}: has a file that is not of tensors alone, so it is not opened. Remove this checkpoint."
+        ) from error
     metrics: dict[str, float | None] = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
     if trainer.is_world_process_zero():
         with writing_to(run / MODEL):
@@ -175,25 +189,12 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
 
 
 def count_numbers(model: TextAutoencoder, sentences: Any) -> Numbers:
-    """Count how many vectors training sentences of each length need, for the prior to draw from."""
+    """Count the fewest vectors of training sentences of each length, for the prior to draw from."""
     step = max(1, len(sentences) // SENTENCES_COUNTED)
     texts = [sentences[index]["input_ids"].tolist() for index in range(0, len(sentences), step)][:SENTENCES_COUNTED]
-    numbers = find_needed(model.eval(), texts).vectors.tolist()
+    numbers = find_fewest(model.eval(), texts).vectors.tolist()
     found = Counter(zip(map(len, texts), numbers, strict=True))
     return Numbers(tuple((length, number, count) for (length, number), count in sorted(found.items())))
-
-
-def _find_device(name: str | None) -> torch.device:
-    """Return the device to train on; an InputError if it cannot be used."""
-    try:
-        device = torch.device(name or ("cuda" if torch.cuda.is_available() else "cpu"))
-        if device.type not in ("cpu", "cuda"):
-            raise RuntimeError("expected cpu, cuda or cuda:N")
-        if name is not None:
-            torch.zeros(1, device=device)
-    except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
-        raise InputError(f"device {name!r} cannot be used ({in_one_line(str(error).splitlines()[0])}).") from error
-    return device
 
 
 def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
@@ -253,6 +254,14 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
             f"{prepared.path}: {sentences} sentences to train on are not one batch of {batch} (batch_size × accumulate "
             f"× processes). Lower --optimiser.batch_size."
         )
+
+
+def _warn_of_ramps(config: TrainConfig, prepared: Prepared, processes: int) -> None:
+    """Warn in one line if the training ends before a ramp does."""
+    steps = config.optimiser.steps_for(int(prepared.length_histogram(config.partition).sum()), processes)
+    if unfinished := config.unfinished_ramps(steps):
+        said = f"{'; '.join(unfinished)}, after the {steps} steps of this training. Shorten the ramps, or train longer."
+        print(f"nvib: warning: {said}", file=sys.stderr, flush=True)
 
 
 def _check_trackers(trackers: list[str]) -> None:

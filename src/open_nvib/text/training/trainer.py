@@ -2,67 +2,34 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import Sampler
 from transformers import PreTrainedTokenizerBase, Trainer
 from transformers.trainer_callback import ProgressCallback, TrainerCallback
 from transformers.trainer_utils import rotate_checkpoints
 
 from open_nvib.store.evaluations import WORSE_NLL
-from open_nvib.store.runs import LogEntry, append_log, read_log, seal, writing_to
-from open_nvib.store.settings import LossSettings, ScheduledValues
+from open_nvib.store.files import seal, writing_to
+from open_nvib.store.runs import LogEntry, append_log, read_log
+from open_nvib.store.settings import LossSettings
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
+from open_nvib.text.model.batches import Collator, LengthGroupedSampler
 from open_nvib.text.model.decoding import (
     LOSS_PARTS,
-    Collator,
     evaluate_losses,
     reading,
     reconstruct_ids,
     score_reconstruction,
 )
 
-BATCHES_IN_POOL = 50
-"""Batches in a pool that is sorted by length: large enough for little padding, small enough for random batches."""
-
 COLLAPSED_KL = 0.05
 """KL, as it is in the loss, below which the latent may have collapsed."""
 COLLAPSED_BLEU = 1.0
 """BLEU that the latent must add to what the decoder reaches on its own."""
-
-
-class LengthGroupedSampler(Sampler[int]):
-    """Indices such that consecutive batches hold texts of similar length, in an order that (seed, epoch) determine.
-
-    An epoch can thus be entered in the middle again, which an order drawn from the global state cannot.
-    """
-
-    def __init__(self, lengths: Sequence[int] | np.ndarray, batch_size: int, *, seed: int) -> None:
-        self.lengths = torch.as_tensor(lengths)
-        self.batch_size, self.seed, self.epoch = batch_size, seed, 0
-
-    def set_epoch(self, epoch: int) -> None:
-        self.epoch = epoch
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def __iter__(self) -> Iterator[int]:
-        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-        order = torch.randperm(len(self.lengths), generator=generator)
-        pools = order.split(self.batch_size * BATCHES_IN_POOL)
-        order = torch.cat([pool[self.lengths[pool].argsort(stable=True)] for pool in pools])
-        batches = list(order.split(self.batch_size))
-        incomplete = [batches.pop()] if len(batches[-1]) < self.batch_size else []  # stays last, where it may be left
-        for index in torch.randperm(len(batches), generator=generator).tolist():
-            yield from batches[index].tolist()
-        for batch in incomplete:
-            yield from batch.tolist()
 
 
 class AutoencoderTrainer(Trainer):
@@ -92,7 +59,6 @@ class AutoencoderTrainer(Trainer):
         self.loss_is_scaled_for_ga = True
         self.settings, self.tokenizer, self.validation = settings, tokenizer, validation
         self.bleu_sentences, self.say = bleu_sentences, say
-        self.values = settings.at(0)
         self.sums: dict[str, list[float]] = {}
         self.warned: set[str] = set()
         self.add_callback(ApplySchedule(self))
@@ -106,9 +72,8 @@ class AutoencoderTrainer(Trainer):
     # The loss
 
     def apply_schedule(self) -> None:
-        """Compute what is scheduled at the present step, and set in the bottleneck what belongs there."""
-        self.values: ScheduledValues = self.settings.at(self.state.global_step)
-        self.autoencoder.encoder.bottleneck.set_schedule(self.values)
+        """Compute what is scheduled at the present step, and set it in the model."""
+        self.autoencoder.set_schedule(self.settings.at(self.state.global_step))
 
     def compute_loss(  # pyright: ignore[reportIncompatibleMethodOverride]
         self,
@@ -125,8 +90,6 @@ class AutoencoderTrainer(Trainer):
         output: AutoencoderOutput = model(
             **inputs,
             sample=True,
-            lambda_g=self.values.lambda_g,
-            lambda_d=self.values.lambda_d,
             num_items_in_batch=items,
             num_texts_in_batch=accumulated * len(inputs["labels"]),
         )
@@ -160,8 +123,7 @@ class AutoencoderTrainer(Trainer):
             logs.pop(name, None)  # after a resume, the Trainer divides numbers of all steps and of the last ones
         if "loss" in logs and self.sums:
             logs |= {name: round(sum(values) / len(values), 6) for name, values in self.sums.items()}
-            logs |= {"lambda_g": self.values.lambda_g, "lambda_d": self.values.lambda_d}
-            logs |= self.autoencoder.encoder.bottleneck.scheduled()
+            logs |= self.autoencoder.scheduled()
             self.sums = {}
         super().log(logs, start_time)
 
@@ -205,7 +167,7 @@ class AutoencoderTrainer(Trainer):
         bare = None
         if bottleneck.has_prior and metrics["kl_gaussian"] < COLLAPSED_KL:
             bare = self._reconstruct(texts, other_latents=True)["bleu"]
-        pressed = bottleneck.can_drop and self.values.lambda_d > 0
+        pressed = bottleneck.can_drop and self.autoencoder.lambda_d > 0
         found = find_troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
         for name, text in found.items():
             if name not in self.warned and self.is_world_process_zero():
@@ -309,13 +271,25 @@ def log_line(step: int, steps: int, logs: dict[str, float]) -> str | None:
     return f"{step:>{len(str(steps))}}/{steps} {'validation' if evaluation else 'training  '} {'  '.join(shown)}"
 
 
+def time_left(steps: int, state: Any, seconds: float) -> str:
+    """Say how long the remaining steps take at the pace of the `steps` since the training began or went on."""
+    remaining = state.max_steps - state.global_step
+    if steps < 1 or remaining < 1:
+        return ""
+    left = round(seconds / steps * remaining)
+    return f"  left {left // 3600}:{left // 60 % 60:02}:{left % 60:02}"
+
+
 class RunLog(TrainerCallback):
     """Writes the log of a run, and a line on each entry with `say` where no progress bar does."""
 
     def __init__(self, run: Path, say: Callable[[str], None] | None) -> None:
         self.run, self.say = run, say
         earlier = max((entry.elapsed or 0.0 for entry in read_log(run)), default=0.0)
-        self.start = time.monotonic() - earlier
+        self.begun, self.start = (0, 0.0), time.monotonic() - earlier
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self.begun = state.global_step, time.monotonic()
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
@@ -323,7 +297,7 @@ class RunLog(TrainerCallback):
             append_log(self.run, LogEntry(state.global_step, logs, round(time.time(), 3), elapsed))
             text = log_line(state.global_step, state.max_steps, logs)
             if text and self.say is not None:
-                self.say(text)
+                self.say(text + time_left(state.global_step - self.begun[0], state, time.monotonic() - self.begun[1]))
 
 
 class ProgressBar(ProgressCallback):

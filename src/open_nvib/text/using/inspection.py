@@ -1,6 +1,5 @@
 """Inspect a latent: what it kept of each token, what each output token attended to, other weights, and pictures."""
 
-import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,11 +10,11 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from open_nvib.attention import Mixture
+from open_nvib.merging import VectorRequest
 from open_nvib.store.files import InputError
 from open_nvib.text.drawing import BLUE, INK, MUTED, ORANGE, save_figure
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import Bottleneck, Latent
-from open_nvib.text.model.decoding import NO_CUTS
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,11 @@ def inspect_latent(
     hidden: Float[Tensor, "1 n size"],
     mask: Bool[Tensor, "1 n"],
     tokens: Sequence[str],
-    cuts: Mapping[str, Tensor] = NO_CUTS,
+    request: VectorRequest | None = None,
 ) -> LatentReport:
     """Encode the hidden states of one text and report on each of its tokens."""
-    latent = bottleneck(hidden, mask, **cuts)
-    components = bottleneck.component_of_token(hidden, mask, **cuts)[0].tolist()
+    latent = bottleneck(hidden, mask, request)
+    components = bottleneck.component_of_token(hidden, mask, request)[0].tolist()
     kept = bottleneck.kept_vectors(latent)[0].nonzero().flatten().tolist()
     first_tokens = _first_tokens(kept, components)
     sigma = None if latent.log_sigma is None else latent.log_sigma.exp().mean(-1)
@@ -173,28 +172,6 @@ def readable_token(token: str) -> tuple[str, bool]:
         if mark in token:
             return token.replace(mark, ""), True
     return token, True
-
-
-@dataclass(frozen=True)
-class Difference:
-    """A run of words: what the first text has, what the second has, one of them perhaps nothing."""
-
-    before: str
-    after: str
-
-    @property
-    def same(self) -> bool:
-        return self.before == self.after
-
-
-def text_differences(before: str, after: str) -> list[Difference]:
-    """Cut two texts into runs of words that are alike or not, in order."""
-    first, second = before.split(), after.split()
-    matcher = difflib.SequenceMatcher(None, first, second, autojunk=False)
-    return [
-        Difference(" ".join(first[low:high]), " ".join(second[start:end]))
-        for _, low, high, start, end in matcher.get_opcodes()
-    ]
 
 
 def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:

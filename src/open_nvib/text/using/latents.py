@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from open_nvib.merging import VectorRequest
 from open_nvib.store.files import PARTIAL, InputError, obstacle_to_writing
 from open_nvib.text.model.decoding import encode_batches
-from open_nvib.text.model.number import Share, Vectors
 from open_nvib.text.using.run import Run
 
 FORMAT = "open_nvib latents, 1"
@@ -37,8 +37,7 @@ def write_latents(
     path: str | Path,
     *,
     overwrite: bool = False,
-    vectors: Vectors | None = None,
-    share: Share | None = None,
+    request: VectorRequest | None = None,
 ) -> Path:
     """Encode texts and write their latents to `path`, all of it or nothing.
 
@@ -48,15 +47,14 @@ def write_latents(
         texts: all texts.
         path: ends in .npz or .parquet.
         overwrite: replace a file that is not of this function.
-        vectors: how many vectors a text gets, as in `Run.encode`.
-        share: likewise.
+        request: how many vectors each text of `ids` gets, as `Run.request` returns it.
     """
     path = Path(path).expanduser()
     check_output(path, overwrite=overwrite)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     write = _write_npz if path.suffix == ".npz" else _write_parquet
     try:
-        write(_encode(run, ids, {"vectors": vectors, "share": share}), ids, texts, partial)
+        write(_encode(run, ids, request), ids, texts, partial)
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
@@ -87,15 +85,16 @@ def _is_ours(path: Path) -> bool:
         return False
 
 
-def _encode(run: Run, ids: Mapping[int, Sequence[int]], number: dict[str, Any]) -> Encoded:
-    """Iterate over (indices, vectors of each text), in the order of the texts; `number` is that of `Run.cuts`."""
+def _encode(run: Run, ids: Mapping[int, Sequence[int]], request: VectorRequest | None) -> Encoded:
+    """Iterate over (indices, vectors of each text), in the order of the texts."""
     order = list(ids)
     bottleneck = run.model.encoder.bottleneck
     for first in range(0, len(order), TEXTS_AT_ONCE):
         chosen = order[first : first + TEXTS_AT_ONCE]
         rows: list[Arrays] = [{} for _ in chosen]
         texts = [ids[index] for index in chosen]
-        for indices, latent in encode_batches(run.model, texts, run.cuts(texts, **number)):
+        some = request and request[first : first + TEXTS_AT_ONCE]
+        for indices, latent in encode_batches(run.model, texts, some):
             kept = bottleneck.kept_vectors(latent)
             sigma = None if latent.log_sigma is None else latent.log_sigma.exp()
             columns = {"mu": latent.mu, "sigma": sigma, "weight": bottleneck.weights(latent), "alpha": latent.alpha}

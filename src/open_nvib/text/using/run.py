@@ -1,31 +1,22 @@
 """A trained model with all that belongs to it, loaded in one call: encode, decode, reconstruct, sample, interpolate."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-import yaml
-from huggingface_hub import HfApi, snapshot_download
 from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
+from open_nvib._deprecation import renamed_method
 from open_nvib.attention import Mixture
-from open_nvib.store.files import (
-    InputError,
-    as_builtins,
-    check_characters,
-    check_manifest,
-    damaged,
-    in_one_line,
-    obstacle_to_writing,
-    write_text,
-)
+from open_nvib.merging import VectorRequest
+from open_nvib.store.claims import complete_replacement
+from open_nvib.store.files import InputError, OutsideTraining, check_characters, check_manifest, damaged
 from open_nvib.store.runs import (
     CONFIG,
     LENGTHS,
@@ -33,68 +24,50 @@ from open_nvib.store.runs import (
     RESTORE,
     TOKENIZER,
     Numbers,
-    RunMetrics,
-    complete_replacement,
     is_run,
     read_config,
     read_lengths,
-    read_metrics,
     read_numbers,
-    write_lengths,
-    write_numbers,
 )
 from open_nvib.store.settings import TrainConfig, check_number
-from open_nvib.text.data.tokenizer import open_tokenizer
+from open_nvib.text.data.tokenizer import token_names
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
 from open_nvib.text.model.decoding import (
     BATCH,
-    NO_CUTS,
     decode,
+    detokenize,
     encode,
     encode_batches,
     in_batches,
     make_batch,
     reconstruct_ids,
 )
-from open_nvib.text.model.number import Needed, Share, Vectors, choose_cuts, find_needed, vectors_at
+from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request, vectors_at
+from open_nvib.text.opening import find_device, open_tokenizer, open_weights
+from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
 
 MODEL_CONFIG = "config.json"
 TEXTS_AT_ONCE = 4096
 """Texts that are tokenised at once."""
-CARD = "README.md"
-CARD_TEMPLATE = """\
----
-{head}---
-
-# {name}
-
-A text autoencoder of open_nvib ({kind}, {parameters:,} parameters), for texts of up to {longest} tokens.
-
-```python
-from open_nvib.text import Run
-
-run = Run.from_pretrained("{name}")  # the id of this model, or the folder
-run.reconstruct("A sentence.")
-run.encode("A sentence.").mu
-```
-
-## Metrics
-
-{metrics}
-"""
 
 
 @dataclass(frozen=True)
 class Run:
     """A trained model, opened by `load_run`.
 
+    ```python
+    run = load_run("runs/nvae")
+    run.reconstruct("A sentence.", vectors="fewest")
+    run.sample(3)
+    ```
+
     Attributes:
         path: the run directory, or a folder that `save_pretrained` wrote.
         settings: those of its training; None in such a folder.
         lengths: entry k is the number of training sentences of k tokens; None if they are not known.
-        numbers: how many vectors training sentences need; None if it was not counted.
+        numbers: the fewest vectors of training sentences; None if they were not counted.
     """
 
     path: Path
@@ -117,6 +90,26 @@ class Run:
         if self.lengths is None:
             raise InputError(f"{self.path}: has no {LENGTHS} to draw lengths from. Give a length.")
         return self.lengths
+
+    @property
+    def trained_lengths(self) -> tuple[int, int] | None:
+        """Fewest and most tokens of a training sentence; None if they are not known."""
+        seen = [] if self.lengths is None else self.lengths.nonzero().flatten().tolist()
+        return (seen[0], seen[-1]) if seen else None
+
+    def length_warning(self, ids: Sequence[Sequence[int]]) -> str | None:
+        """Say which texts are shorter or longer than all training sentences; None if none is, or it is not known."""
+        if self.trained_lengths is None:
+            return None
+        low, high = self.trained_lengths
+        outside = [(index, len(text)) for index, text in enumerate(ids) if not low <= len(text) <= high]
+        if not outside:
+            return None
+        (index, length), more = outside[0], f" and {len(outside) - 1:,} more" if len(outside) > 1 else ""
+        return (
+            f"texts[{index}] has {length} token{'s' * (length != 1)}{more}: the model was trained on {low} to {high}, "
+            f"and other lengths may come out wrong."
+        )
 
     def tokenize(self, texts: str | Sequence[str]) -> list[list[int]]:
         """Return token ids without special tokens; empty texts and those that are too long are InputErrors."""
@@ -164,45 +157,54 @@ class Run:
         Args:
             texts: one or more.
             vectors: how many vectors a text gets, for a model that takes any number: a number for all texts or one for
-                each; "needed", the fewest with which it comes back (`find_needed`); or "decided" in two looks
-                (`decide_number`). As in training if neither this nor `share` is given.
-            share: vectors for each token instead, above 0 and at most 1.
+                each; "fewest", the smallest number that is exact (`find_fewest`); or "auto" (`choose_auto`). The
+                share of training if neither this nor `share` is given.
+            share: vectors per token instead, above 0 and at most 1.
         """
-        return self.encode_ids(self.tokenize(texts), vectors=vectors, share=share)
+        ids = self.tokenize(texts)
+        return self.encode_ids(ids, self.request(ids, vectors=vectors, share=share))
 
     def encode_batches(
         self, texts: str | Sequence[str], *, vectors: Vectors | None = None, share: Share | None = None
     ) -> Iterator[tuple[list[int], Latent]]:
         """Iterate over the latents of any number of texts as (indices, latent), in batches of similar length."""
         ids = self.tokenize(texts)
-        return encode_batches(self.model, ids, self.cuts(ids, vectors=vectors, share=share))
+        return encode_batches(self.model, ids, self.request(ids, vectors=vectors, share=share))
 
-    def encode_ids(
-        self, ids: Sequence[Sequence[int]], *, vectors: Vectors | None = None, share: Share | None = None
-    ) -> Latent:
-        """Return the latents of texts that are tokenised already."""
+    def encode_ids(self, ids: Sequence[Sequence[int]], request: VectorRequest | None = None) -> Latent:
+        """Return the latents of texts that are tokenised already; `request` is that of `Run.request`."""
+        self._check_ids(ids)
+        return encode(self.model, ids, request)
+
+    def _check_ids(self, ids: Sequence[Sequence[int]]) -> None:
         if not ids:
             raise InputError("no texts to encode, expected at least one.")
-        return encode(self.model, ids, self.cuts(ids, vectors=vectors, share=share))
+        vocabulary = self.model.config.vocab_size
+        for index, text in enumerate(ids):
+            if not 1 <= len(text) <= self.longest:
+                raise InputError(f"texts[{index}] has {len(text)} tokens, expected 1 to {self.longest}.")
+            if not 0 <= min(text) <= max(text) < vocabulary:
+                raise InputError(f"texts[{index}] has a token beyond the vocabulary, expected 0 to {vocabulary - 1}.")
 
-    def cuts(
+    def request(
         self, ids: Sequence[Sequence[int]], *, vectors: Vectors | None = None, share: Share | None = None
-    ) -> dict[str, Tensor]:
-        """Return the number of vectors of each text, and the place of its cuts, as the encoder takes them."""
-        return choose_cuts(self.model, ids, vectors=vectors, share=share)
+    ) -> VectorRequest | None:
+        """Return the number of vectors of each text as the encoder takes it; warn of lengths not seen in training."""
+        if text := self.length_warning(ids):
+            warnings.warn(text, OutsideTraining, stacklevel=3)
+        return make_request(self.model, ids, vectors=vectors, share=share)
 
-    def find_needed(
-        self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, max_wrong: int = 0, max_nats: float | None = None
-    ) -> Needed:
-        """Find the fewest vectors with which each text comes back, and whether it does: see `find_needed`.
+    def find_fewest(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, max_wrong: int = 0) -> VectorCounts:
+        """Find the fewest vectors from which each text is reconstructed exactly: see `vector_count.find_fewest`.
 
-        Texts can be given as token ids. `max_wrong` tokens may be wrong, or else there may be `max_nats` for each.
+        Texts can be given as token ids. `max_wrong` tokens may be wrong.
         """
         as_text = isinstance(texts, str) or not texts or isinstance(texts[0], str)
         ids: Any = self.tokenize(texts) if as_text else texts  # pyright: ignore[reportArgumentType]
-        if not ids:
-            raise InputError("no texts to encode, expected at least one.")
-        return find_needed(self.model, ids, max_wrong=max_wrong, max_nats=max_nats)
+        self._check_ids(ids)
+        return find_fewest(self.model, ids, max_wrong=max_wrong)
+
+    find_needed = renamed_method("Run.find_needed", "find_fewest")
 
     def decode(self, mixture: Mixture, limits: Sequence[int] | Tensor | None = None, **generation: Any) -> list[str]:
         """Decode each mixture, such as `latent.mean()`, until the end of the text or its limit in tokens.
@@ -212,7 +214,7 @@ class Run:
         """
         if limits is None:
             limits = [self.longest if self.lengths is None else 2 * (len(self.lengths) - 1)] * len(mixture)
-        return self.tokenizer.batch_decode(decode(self.model, mixture, torch.as_tensor(limits), **generation))
+        return detokenize(self.tokenizer, decode(self.model, mixture, torch.as_tensor(limits), **generation))
 
     def reconstruct(
         self,
@@ -220,12 +222,16 @@ class Run:
         *,
         vectors: Vectors | None = None,
         share: Share | None = None,
+        seed: int | None = None,
         **generation: Any,
     ) -> list[str]:
-        """Decode the mean of the latent of each text, up to twice its length; `vectors` and `share` as in `encode`."""
+        """Decode the mean of the latent of each text, up to twice its length; `vectors` and `share` as in `encode`.
+
+        With `seed`, a sample of the latent is decoded instead, as in training.
+        """
         ids = self.tokenize(texts)
-        cuts = self.cuts(ids, vectors=vectors, share=share)
-        return self.tokenizer.batch_decode(reconstruct_ids(self.model, ids, cuts=cuts, **generation))
+        request = self.request(ids, vectors=vectors, share=share)
+        return detokenize(self.tokenizer, reconstruct_ids(self.model, ids, request=request, seed=seed, **generation))
 
     def sample(
         self,
@@ -246,12 +252,12 @@ class Run:
             length: in tokens.
             delta: Δ of the NVAE's conditional prior, the model's if not given.
             vectors: how many vectors a latent has, for a model that takes any number. If neither this nor `share` is
-                given, as many as a training sentence of the length needs, drawn from those that the run has counted.
-            share: vectors for each token of the length instead.
+                given, the fewest of a training sentence of the length, drawn from those that the run has counted.
+            share: vectors per token of the length instead.
             generation: options of Hugging Face's `generate`.
         """
         options: dict[str, Any] = {"length": length, "delta": delta, "vectors": vectors, "share": share}
-        return self.tokenizer.batch_decode(self.sample_ids(count, seed=seed, **options, **generation))
+        return detokenize(self.tokenizer, self.sample_ids(count, seed=seed, **options, **generation))
 
     @torch.no_grad()
     def sample_ids(
@@ -269,8 +275,8 @@ class Run:
         """Return the token ids of `sample`; with `progress`, a terminal shows a bar of that name."""
         for name, value in (("count", count), ("seed", seed), ("delta", delta)):
             check_number(name, value)
-        if length is not None and not 1 <= length <= self.longest:
-            raise InputError(f"length is {length}, expected 1 to {self.longest}.")
+        if length is not None and (type(length) is not int or not 1 <= length <= self.longest):
+            raise InputError(f"length is {length}, expected a whole number from 1 to {self.longest}.")
         bottleneck = self.model.encoder.bottleneck
         if not bottleneck.has_prior:
             raise InputError(f"{self.path.name}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
@@ -296,10 +302,11 @@ class Run:
         self, lengths: Int[Tensor, " count"], vectors: int | None, share: float | None, generator: torch.Generator
     ) -> Int[Tensor, " count"] | None:
         """Return the number of vectors of each sample; None if it follows from the length."""
-        if given := choose_cuts(self.model, lengths.tolist(), vectors=vectors, share=share):
+        given = make_request(self.model, lengths.tolist(), vectors=vectors, share=share)
+        if given is not None:
             if share is not None:
-                return vectors_at(given["share"].cpu(), lengths)
-            return given["vectors"].cpu().minimum(lengths)
+                return vectors_at(torch.as_tensor(given.share).cpu(), lengths)
+            return torch.as_tensor(given.vectors).cpu().minimum(lengths)
         if self.numbers is None:
             return None
         known, number, count = torch.tensor(self.numbers.counts).T
@@ -352,65 +359,51 @@ class Run:
         """
         texts, reports = _as_texts(texts), []
         all_ids = self.tokenize(texts)
-        cuts = self.cuts(all_ids, vectors=vectors, share=share)
+        request = self.request(all_ids, vectors=vectors, share=share)
         for index, (text, ids) in enumerate(zip(texts, all_ids, strict=True)):
-            found = self.inspect_ids(ids, {name: values[index : index + 1] for name, values in cuts.items()})
+            found = self.inspect_ids(ids, request and request[[index]])
             (decoded,) = self.decode(found.latent.mean(), 2 * found.latent.lengths)
             reports.append(TextReport(text, decoded, found.tokens, found.prior_weight))
         return reports
 
     @torch.no_grad()
-    def inspect_ids(self, ids: Sequence[int], cuts: Mapping[str, Tensor] = NO_CUTS) -> LatentReport:
-        """Return the latent of one text that is tokenised already, with a report on each of its tokens.
-
-        `cuts` are those of `Run.cuts` for this text.
-        """
+    def inspect_ids(self, ids: Sequence[int], request: VectorRequest | None = None) -> LatentReport:
+        """Return the latent of one text that is tokenised already, with a report on each of its tokens."""
         inputs = make_batch(self.model, [ids])
         mask = inputs["attention_mask"].bool()
         encoder = self.model.encoder
-        tokens = self.tokenizer.convert_ids_to_tokens(list(ids))
-        return inspect_latent(encoder.bottleneck, encoder.hidden_states(inputs["input_ids"], mask), mask, tokens, cuts)
+        tokens = token_names(self.tokenizer, ids)
+        hidden = encoder.hidden_states(inputs["input_ids"], mask)
+        return inspect_latent(encoder.bottleneck, hidden, mask, tokens, request)
 
     # Publishing
 
-    def save_pretrained(self, folder: str | Path, *, name: str | None = None) -> None:
+    def save_pretrained(self, folder: str | Path, *, name: str | None = None, license: str | None = None) -> None:
         """Write the model, its tokenizer, the lengths of its training data and a model card to a folder.
 
         `load_run`, `Run.from_pretrained` and the Auto classes of transformers open it. The card calls the model by
-        `name`, by the name of the run directory if not given.
+        `name`, by the name of the run directory if not given; `license` is an identifier of the hub, such as mit.
         """
-        folder = Path(folder).expanduser()
-        if why := obstacle_to_writing(folder):
-            raise InputError(f"{folder}: cannot be written to ({why}). Give another folder.")
-        disable_progress_bar()
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(str(folder))
-        if self.lengths is not None:
-            write_lengths(folder, read_lengths(self.path))
-        if self.numbers is not None:
-            write_numbers(folder, self.numbers)
-        card = model_card(name or self.path.resolve().name, self.model, read_metrics(self.path))
-        write_text(folder / CARD, card)
+        publishing.save_pretrained(self, Path(folder).expanduser(), name=name, license=license)
 
     @staticmethod
     def from_pretrained(name: str | Path, *, device: str | None = None, **kwargs: Any) -> "Run":
         """Open a folder, or download what `push_to_hub` uploaded under this id; `kwargs` go to `snapshot_download`."""
         if Path(name).expanduser().exists():
             return load_run(name, device=device)
-        with _hub_errors(str(name)):
-            folder = snapshot_download(str(name), ignore_patterns=["*.py", "*.bin", "*.pt", "checkpoints/*"], **kwargs)
-        return load_run(folder, device=device)
+        return load_run(publishing.download(str(name), **kwargs), device=device)
 
     def push_to_hub(
-        self, repo_id: str, *, private: bool | None = None, token: str | None = None, **kwargs: Any
+        self,
+        repo_id: str,
+        *,
+        private: bool | None = None,
+        token: str | None = None,
+        license: str | None = None,
+        **kwargs: Any,
     ) -> None:
         """Upload what `save_pretrained` writes to the Hugging Face hub; `kwargs` go to `HfApi.upload_folder`."""
-        api = HfApi(token=token)
-        with TemporaryDirectory() as folder:
-            self.save_pretrained(folder, name=repo_id)
-            with _hub_errors(repo_id):
-                api.create_repo(repo_id, private=private, exist_ok=True)
-                api.upload_folder(repo_id=repo_id, folder_path=folder, **kwargs)
+        publishing.push_to_hub(self, repo_id, private=private, token=token, license=license, **kwargs)
 
 
 def _as_texts(texts: str | Sequence[str]) -> list[str]:
@@ -421,18 +414,6 @@ def _as_texts(texts: str | Sequence[str]) -> list[str]:
             raise InputError(f"texts[{index}] is of type {type(text).__name__}, expected str.")
     check_characters(found)
     return found
-
-
-@contextmanager
-def _hub_errors(name: str) -> Iterator[None]:
-    """Turn what the hub and the network raise into an InputError."""
-    try:
-        yield
-    except (OSError, ValueError, RuntimeError) as error:
-        raise InputError(
-            f"{name}: cannot be found on the Hugging Face hub or uploaded to it ({in_one_line(error)}). Give the path "
-            f"of a folder, or an id such as me/nvae; the hub needs a network and, to upload, `hf auth login`."
-        ) from error
 
 
 def load_run(path: str | Path, *, device: str | None = None) -> Run:
@@ -461,45 +442,12 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
             f"{RESTORE}"
         )
     if device is not None:
-        try:
-            model.to(device)  # pyright: ignore[reportArgumentType]
-            if model.device.type == "meta":
-                raise RuntimeError("it holds shapes and no numbers")
-        except (AssertionError, RuntimeError) as error:  # what torch raises for a device that is not there
-            raise InputError(f"device {device!r} cannot be used ({str(error).splitlines()[0]}).") from error
+        model.to(find_device(device))  # pyright: ignore[reportArgumentType]
     return Run(path, settings, model.eval(), tokenizer, histogram, read_numbers(path))
 
 
 def _load_model(path: Path) -> TextAutoencoder:
-    load: Any = TextAutoencoder.from_pretrained
     try:
-        model, found = load(path, output_loading_info=True, local_files_only=True, trust_remote_code=False)
+        return open_weights(TextAutoencoder, path, local_files_only=True)
     except Exception as error:  # a damaged file is an error of many kinds
         raise damaged(path, error, fix=RESTORE) from error
-    if found["missing_keys"]:  # which would be drawn at random
-        raise damaged(path, f"no weights for {', '.join(sorted(found['missing_keys'])[:3])}", fix=RESTORE)
-    return model
-
-
-def model_card(name: str, model: TextAutoencoder, metrics: RunMetrics) -> str:
-    """Write the model card of a run, in Markdown: how to load the model, and what was measured."""
-    kind = model.config.bottleneck
-    rows = [("at the end of training", "validation", metrics.validation)]
-    for label, found in metrics.evaluations.items():
-        parts = [*(found.reconstruction or {}).items(), ("generation", found.generation), ("latent", found.latent)]
-        rows += [(label, part, as_builtins(values)) for part, values in parts if values is not None]
-    lines = [
-        f"| {label} | {part} | {measure} | {value:.4g} |"
-        for label, part, values in rows
-        for measure, value in values.items()
-        if isinstance(value, (int, float))
-    ]
-    head = {"library_name": "open_nvib", "tags": ["open_nvib", "autoencoder", kind], "metrics": ["bleu", "perplexity"]}
-    return CARD_TEMPLATE.format(
-        head=yaml.safe_dump(head, sort_keys=False),
-        name=name,
-        kind=kind,
-        parameters=model.num_parameters(),
-        longest=model.config.max_positions - 1,
-        metrics="\n".join(["| measured | part | measure | value |", "|---|---|---|---|", *lines]) if lines else "None.",
-    )

@@ -1,0 +1,336 @@
+"""Train and measure the models of docs/results/images.md, around those of examples/images.py.
+
+python -m tools.measure_images DATA --rows any gates vt-any --seeds 0 --runs RUNS
+python -m tools.measure_images DATA --figures --runs RUNS
+
+DATA is the folder of mnist_train.csv and mnist_test.csv. A cell, docs/results/images/cells/ROW-SEED.json, that is there
+is not measured again; its model is kept in RUNS for the figures.
+"""
+
+import argparse
+import importlib.util
+import json
+import math
+import sys
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import open_nvib as nv
+from open_nvib.search import numbers_to_try
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "docs" / "results" / "images"
+NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 49)
+FIXED = (1, 2, 4, 8, 16, 49)
+ROWS = ["any", "gates", "vt-any", "vt-16", "t-any", *(f"fixed-{number}" for number in FIXED)]
+ROWS += ["random", "canvas", "novel", "novel-vae"]
+HELD_OUT = (4, 7, 8)  # the digit that no training image of seeds 0, 1 and 2 shows
+TEST, NOVELTY_VECTORS = 300, 8
+
+
+def load_example() -> Any:
+    spec = importlib.util.spec_from_file_location("images_example", ROOT / "examples" / "images.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+example = load_example()
+
+
+@dataclass
+class EqualWeights:
+    """The vectors of a posterior without weights and without the prior's: VT's Gaussians, or T's points."""
+
+    posterior: nv.Posterior
+    noise: bool
+
+    @property
+    def mask(self) -> Tensor:
+        return self.posterior.mask
+
+    @property
+    def kept(self) -> Tensor:
+        return self.posterior.kept
+
+    def __getitem__(self, rows: slice) -> "EqualWeights":
+        return EqualWeights(self.posterior[rows], self.noise)
+
+    def points(self) -> nv.ImpulseMixture:
+        return self._set(self.posterior.mu)
+
+    def sample(self) -> nv.ImpulseMixture:
+        mu, sigma = self.posterior.mu, self.posterior.log_sigma.exp()
+        return self._set(mu + sigma * torch.randn_like(mu) if self.noise else mu)
+
+    def _set(self, z: Tensor) -> nv.ImpulseMixture:
+        return nv.ImpulseMixture(z=z[:, :-1], log_pi=torch.where(self.mask[:, :-1], 0.0, -torch.inf))
+
+    def gaussian_kl(self) -> Tensor:
+        """L_G of each image: the sum over its vectors."""
+        prior = {"prior_mu": self.posterior.prior.mu, "prior_log_sigma": self.posterior.prior.log_sigma}
+        kl = nv.gaussian_kl(self.posterior.mu, self.posterior.log_sigma, **prior)
+        return kl[:, :-1].masked_fill(~self.mask[:, :-1], 0.0).sum(-1)
+
+    def loss(self, *, lambda_g: float, lambda_d: float) -> Tensor | float:
+        if not self.noise:
+            return 0.0
+        return lambda_g * (self.gaussian_kl() / self.posterior.lengths / self.posterior.mu.shape[-1]).mean()
+
+
+class OrdinaryWeights(nn.Module):
+    """Self-attention, and the weights of `eq:probZ`, with which denoising attention is ordinary attention."""
+
+    def __init__(self, inner: nn.Module, d: int) -> None:
+        super().__init__()
+        self.inner, self.d = inner, d
+
+    def forward(self, mixture: nv.ImpulseMixture) -> nv.ImpulseMixture:
+        mixed = self.inner(mixture)
+        return nv.ImpulseMixture(mixed.z, mixed.log_pi + mixed.z.square().sum(-1) / (2 * math.sqrt(self.d)))
+
+
+class PlainSets(example.ImageAutoencoder):
+    """The example's model without NVIB, with noise (VT) or without (T)."""
+
+    def __init__(self, *, noise: bool) -> None:
+        super().__init__()
+        self.noise = noise
+        self.attention.bound_queries = False
+        self.self_attention = OrdinaryWeights(self.self_attention, self.attention.d)
+
+    def encode(self, images: Tensor, vectors: Tensor | int | None = None, *, train: bool = False) -> EqualWeights:
+        return EqualWeights(super().encode(images, vectors, train=train), self.noise)
+
+
+def build(row: str) -> Any:
+    """Build the untrained model of a row."""
+    if row in ("any", "novel") or row.startswith("fixed"):
+        return example.ImageAutoencoder()
+    if row in ("vt-any", "vt-16", "t-any", "novel-vae"):
+        return PlainSets(noise=row != "t-any")
+    model = example.ImageAutoencoder(gates=True)
+    if row == "random":  # logits that are the same for all patches and stay so: the noise alone decides
+        nn.init.zeros_(model.nvib.to_alpha.weight)
+        model.nvib.to_alpha.requires_grad_(requires_grad=False)
+    return model
+
+
+def make_canvases(images: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Put 0 to 5 shrunken digits at random cells of a 3 × 3 grid: canvases (count, 784), and the numbers of digits."""
+    small = F.adaptive_avg_pool2d(images.view(-1, 28, 28), 9) > 0.35
+    digits = torch.randint(6, (count,), generator=generator)
+    canvases = torch.zeros(count, 28, 28)
+    for canvas, number in zip(canvases, digits.tolist(), strict=True):
+        cells = torch.randperm(9, generator=generator)[:number].tolist()
+        for cell, image in zip(cells, torch.randint(len(small), (number,), generator=generator).tolist(), strict=True):
+            row, column = 9 * (cell // 3), 9 * (cell % 3)
+            canvas[row : row + 9, column : column + 9] = small[image]
+    return canvases.flatten(1), digits
+
+
+def errors_by_number(model: Any, images: Tensor, numbers: tuple[int, ...]) -> dict[str, dict[str, float]]:
+    """Measure bits per pixel, intersection over union and the KL in bits per pixel, by the number of vectors."""
+    found = {}
+    for number in numbers:
+        bits, overlap = example.score(model, images, number)
+        with torch.no_grad():
+            encoded = model.encode(images, number)
+            kl = encoded.gaussian_kl() if isinstance(encoded, EqualWeights) else total_kl(encoded)
+        rate = kl.mean().item() / math.log(2) / images.shape[-1]
+        found[str(number)] = {"bits": bits.mean().item(), "iou": overlap.mean().item(), "kl_bits": rate}
+    return found
+
+
+def total_kl(posterior: nv.Posterior) -> Tensor:
+    kl = posterior.kl()
+    return kl.gaussian + kl.dirichlet
+
+
+def measure_search(model: Any, images: Tensor) -> dict[str, Any]:
+    """Compare four ways to choose a number of vectors for each image: the share with a small error, and the number."""
+    numbers = list(numbers_to_try(example.PATCHES))
+    errors = torch.stack([1 - example.score(model, images, number)[1] for number in numbers], 1)  # (images, numbers)
+    good, sizes = errors <= example.LARGEST_ERROR, torch.tensor(numbers)
+
+    def outcome(index: Tensor, tries: float) -> dict[str, float]:
+        reached = good.gather(1, index.unsqueeze(1)).float().mean().item()
+        return {"reached": reached, "vectors": sizes[index].float().mean().item(), "tries": tries}
+
+    last = len(numbers) - 1
+    fewest = torch.where(good.any(1), good.int().argmax(1), errors.argmin(1))
+    tries = torch.where(good.any(1), fewest + 1, len(numbers)).float().mean().item()
+    low, high = torch.zeros_like(fewest), torch.full_like(fewest, last)
+    steps = math.ceil(math.log2(len(numbers)))
+    for _ in range(steps):  # binary search: as if the error fell with each vector
+        middle = (low + high) // 2
+        is_good = good.gather(1, middle.unsqueeze(1)).squeeze(1)
+        low, high = torch.where(is_good, low, (middle + 1).clamp(max=last)), torch.where(is_good, middle, high)
+    # A regression from the number of ink pixels and of patches with ink, fitted on one half, used on the other.
+    features = torch.stack([torch.ones(len(images)), images.sum(-1), example.split_patches(images).any(-1).sum(-1)], 1)
+    half, predicted = len(images) // 2, torch.zeros(len(images))
+    for fit, use in ((slice(half), slice(half, None)), (slice(half, None), slice(half))):
+        weights = torch.linalg.lstsq(features[fit], sizes[fewest[fit]].float().unsqueeze(1)).solution
+        predicted[use] = (features[use] @ weights).squeeze(1)
+    found = {"fewest": outcome(fewest, tries), "binary search": outcome(high, steps)}
+    for margin in (0, 2, 4, 8):
+        index = torch.searchsorted(sizes, (predicted + margin).round().long().clamp(1, sizes[-1].item()))
+        found[f"regression + {margin}"] = outcome(index.clamp(max=last), 0)
+    for number in NUMBERS:
+        index = torch.full_like(fewest, min(range(len(numbers)), key=lambda i: abs(numbers[i] - number)))
+        found[f"fixed {number}"] = outcome(index, 0)
+    return found
+
+
+@torch.no_grad()
+def reconstruct_at(model: Any, images: Tensor, alpha: Tensor, posterior: nv.Posterior) -> dict[str, float]:
+    """Measure the error of a posterior whose pseudo-counts are replaced."""
+    logits = model.decode(replace(posterior, alpha=alpha).points())
+    bits = F.binary_cross_entropy_with_logits(logits, images).item() / math.log(2)
+    drawn, ink = logits > 0, images > 0
+    return {"bits": bits, "iou": ((drawn & ink).sum(-1) / (drawn | ink).sum(-1).clamp(min=1)).mean().item()}
+
+
+@torch.no_grad()
+def measure_gates(model: Any, images: Tensor, counts: Tensor, *, noise: bool) -> dict[str, Any]:
+    """Measure what gates keep: how many, whether it is ink, and the error beside other gates of the same number."""
+    posterior = model.encode(images, train=noise)
+    kept, ink = posterior.alpha[:, :-1] > 0, example.split_patches(images).any(-1)
+    order = torch.rand(kept.shape).argsort(-1)
+    shuffled = torch.cat([posterior.alpha[:, :-1].gather(1, order), posterior.alpha[:, -1:]], 1)
+    everything = torch.cat(
+        [torch.full_like(kept, kept.float().mean().item() * 10, dtype=torch.float), posterior.alpha[:, -1:]], 1
+    )
+    vectors, patches = kept.sum(-1).float(), ink.sum(-1).float()
+    return {
+        "kept": kept.float().mean().item(),
+        "ink": ink.float().mean().item(),
+        "kept_with_ink": ((kept & ink).sum() / kept.sum().clamp(min=1)).item(),
+        "ink_kept": ((kept & ink).sum() / ink.sum()).item(),
+        "own": reconstruct_at(model, images, posterior.alpha, posterior),
+        "all_patches": reconstruct_at(model, images, everything, posterior),
+        "shuffled": reconstruct_at(model, images, shuffled, posterior),
+        "vectors_by_label": {str(x): vectors[counts == x].mean().item() for x in counts.unique().tolist()},
+        "ink_patches_by_label": {str(x): patches[counts == x].mean().item() for x in counts.unique().tolist()},
+        "correlation_with_label": correlation(vectors, counts.float()),
+        "correlation_with_ink": correlation(vectors, patches),
+        "correlation_of_ink_with_label": correlation(patches, counts.float()),
+    }
+
+
+def correlation(x: Tensor, y: Tensor) -> float:
+    return torch.corrcoef(torch.stack([x, y]))[0, 1].nan_to_num().item()
+
+
+@torch.no_grad()
+def measure_novelty(model: Any, images: Tensor, digits: Tensor, held_out: int) -> dict[str, dict[str, float]]:
+    """Measure how well scores tell images of another kind from those of the training's: areas under the ROC."""
+    usual, new = images[digits != held_out], images[digits == held_out]
+    shuffled = usual[:, torch.randperm(usual.shape[-1])]
+    noise = (torch.rand(200, usual.shape[-1]) < usual.mean()).float()
+    vectors = 1 if isinstance(model, PlainSets) else NOVELTY_VECTORS
+
+    def scores(x: Tensor) -> dict[str, Tensor]:
+        encoded = model.encode(x, vectors)
+        kl = encoded.gaussian_kl() if isinstance(encoded, EqualWeights) else total_kl(encoded)
+        error = example.score(model, x, vectors)[0] * math.log(2) * x.shape[-1]  # nats an image
+        return {"kl": kl, "error": error, "sum": kl + error}
+
+    base = scores(usual)
+    found = {}
+    for name, others in {f"digit {held_out}": new, "shuffled pixels": shuffled, "noise": noise}.items():
+        theirs = scores(others)
+        pairs = {key: (theirs[key].unsqueeze(1) > base[key]).float().mean().item() for key in base}
+        found[name] = pairs
+    return found
+
+
+def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dict[str, Any]:
+    """Train the model of a row, keep it in `runs`, and measure it."""
+    torch.manual_seed(seed)
+    model, images, test = build(row), data.images, data.test
+    generator = torch.Generator().manual_seed(seed)
+    if row == "canvas":
+        images, _ = make_canvases(images, 4000, generator)
+    elif row.startswith("novel"):
+        images = images[data.digits != HELD_OUT[seed]]
+    name, _, number = row.rpartition("-")
+    vectors = int(number) if name in ("fixed", "vt") and number.isdigit() else 1 if row == "novel-vae" else None
+    start = time.process_time()
+    example.train(model, images, steps, vectors=vectors)
+    cell: dict[str, Any] = {"row": row, "seed": seed, "steps": steps, "cpu_seconds": time.process_time() - start}
+    runs.mkdir(parents=True, exist_ok=True)
+    torch.save(model.state_dict(), runs / f"{row}-{seed}.pt")
+    model.eval()
+    torch.manual_seed(0)
+    if row in ("gates", "random"):
+        cell["gates"] = measure_gates(model, test, data.test_digits, noise=row == "random")
+    elif row == "canvas":
+        cell["gates"] = measure_gates(model, *make_canvases(data.test, TEST, generator), noise=False)
+    elif row.startswith("novel"):
+        cell["novelty"] = measure_novelty(model, data.all_test, data.all_digits, HELD_OUT[seed])
+    if not row.startswith(("novel", "canvas", "random")):
+        cell["errors"] = errors_by_number(model, test, (vectors,) if name == "fixed" else NUMBERS)
+    if row in ("any", "vt-any"):
+        cell["search"] = measure_search(model, test)
+    return cell
+
+
+@dataclass(frozen=True)
+class Data:
+    """Training images and their digits; the first test images, for errors, and more of them, for novelty."""
+
+    images: Tensor
+    digits: Tensor
+    all_test: Tensor
+    all_digits: Tensor
+
+    @property
+    def test(self) -> Tensor:
+        return self.all_test[:TEST]
+
+    @property
+    def test_digits(self) -> Tensor:
+        return self.all_digits[:TEST]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("data", type=Path)
+    parser.add_argument("--rows", nargs="+", choices=ROWS, default=[])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--output", type=Path, default=RESULTS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    test = example.read_images(given.data / "mnist_test.csv")
+    data = Data(*example.read_images(given.data / "mnist_train.csv"), *(x[:1000] for x in test))
+    cells = given.output / "cells"
+    cells.mkdir(parents=True, exist_ok=True)
+    for seed in given.seeds:
+        for row in given.rows:
+            file = cells / f"{row}-{seed}.json"
+            if not file.exists():
+                cell = measure(row, seed, data, steps=given.steps, runs=given.runs)
+                file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
+                print(file.name, json.dumps(rounded(cell)), flush=True)
+    sys.stdout.flush()
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(x) for key, x in value.items()}
+    return round(value, 4) if isinstance(value, float) else value
+
+
+if __name__ == "__main__":
+    main()
