@@ -278,7 +278,8 @@ def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dic
     elif row.startswith("novel"):
         cell["novelty"] = measure_novelty(model, data.all_test, data.all_digits, HELD_OUT[seed])
     if not row.startswith(("novel", "canvas", "random")):
-        cell["errors"] = errors_by_number(model, test, (vectors,) if name == "fixed" else NUMBERS)
+        numbers = (vectors,) if name == "fixed" and vectors is not None else NUMBERS
+        cell["errors"] = errors_by_number(model, test, numbers)
     if row in ("any", "vt-any"):
         cell["search"] = measure_search(model, test)
     return cell
