@@ -59,7 +59,9 @@ def test_a_worker_ends_with_the_command_that_started_it(end, experiment):
     path = experiment(**LONG_ROW)
     cell = cell_of(path, "long", 0)
     command = [sys.executable, "-m", "open_nvib", "experiment", "run", str(path), "--engine", "processes"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, start_new_session=True) as parent:
+    # A shell's background jobs ignore Ctrl-C, and so would the command if the tests run in one.
+    options = {"start_new_session": True, "preexec_fn": lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **options) as parent:
         worker = psutil.Process(wait_for(lambda: process_in_the_middle(cell)))
         assert worker.ppid() == parent.pid
         if end == "killed":
