@@ -10,6 +10,7 @@ from sacrebleu import sentence_bleu
 
 from open_nvib.merging import VectorRequest
 from open_nvib.store.evaluations import Example, KeptAtLength, Reconstruction
+from open_nvib.text.data.tokenizer import token_names
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.decoding import (
     Texts,
@@ -22,6 +23,13 @@ from open_nvib.text.model.decoding import (
 from open_nvib.text.using.run import Run
 
 EXAMPLES = 10
+FUNCTION_WORDS = """
+    a about after all also although an and any are as at be because been before being between both but by can could did
+    do does during each for from had has have he her him his how i if in into is it its may me might more most must my
+    no nor not of on only or other our over shall she should so some such than that the their them then there these they
+    this those through to under until up upon was we were what when where which while who whom whose will with would you
+    your"""
+"""English words that carry grammar rather than content: articles, pronouns, prepositions, auxiliaries, conjunctions."""
 
 
 def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | None = None) -> Reconstruction:
@@ -52,6 +60,7 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
         perplexity=losses["perplexity"],
         cross_entropy=losses["loss"],
         kept=kept_share(texts, kept),
+        kept_by_kind=kept_by_kind(run, texts) if run.model.encoder.bottleneck.can_drop else {},
         by_length=by_length(texts, kept),
         examples=tuple(map(Example, shown, copies)),
     )
@@ -107,6 +116,28 @@ def vectors_kept(model: TextAutoencoder, texts: Texts, request: VectorRequest | 
 def kept_share(texts: Texts, kept: list[int]) -> float:
     """Compute ν: the mean over texts of the vectors kept for each token."""
     return float(np.mean([number / len(text) for text, number in zip(texts, kept, strict=True)]))
+
+
+def kind_of_token(token: str) -> str:
+    """Classify a token by its readable name: content, function, piece (the rest of a word), number or punctuation."""
+    if token.startswith("##"):
+        return "piece"
+    if token.isdigit():
+        return "number"
+    if not any(character.isalnum() for character in token):
+        return "punctuation"
+    return "function" if token.lower() in FUNCTION_WORDS.split() else "content"
+
+
+def kept_by_kind(run: Run, texts: Texts) -> dict[str, float]:
+    """Compute the share of tokens that have a vector of their own, by the kind of token."""
+    kept: defaultdict[str, list[bool]] = defaultdict(list)
+    for indices, latent in encode_batches(run.model, texts):
+        rows = run.model.encoder.bottleneck.kept_vectors(latent).tolist()
+        for index, row in zip(indices, rows, strict=True):
+            for token, is_kept in zip(token_names(run.tokenizer, texts[index]), row, strict=False):
+                kept[kind_of_token(token)].append(is_kept)
+    return {kind: float(np.mean(flags)) for kind, flags in sorted(kept.items())}
 
 
 def by_length(texts: Texts, kept: list[int]) -> tuple[KeptAtLength, ...]:

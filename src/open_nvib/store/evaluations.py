@@ -64,6 +64,8 @@ class Reconstruction:
         exact: share of texts that are reconstructed token for token.
         text_exact: share that equal the texts before they were tokenised; None in early records.
         points_bleu, points_exact: the same of an NVAE whose points are read in place of the mean.
+        kept_by_kind: share of the tokens with a vector of their own, by kind (content, function, piece, number,
+            punctuation), of a model that can drop vectors.
     """
 
     sentences: int
@@ -77,6 +79,7 @@ class Reconstruction:
     perplexity: float | None = None
     cross_entropy: float | None = None
     kept: float | None = None
+    kept_by_kind: dict[str, float] = field(default_factory=dict)
     by_length: tuple[KeptAtLength, ...] = ()
     examples: tuple[Example, ...] = ()
 

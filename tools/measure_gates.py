@@ -1,0 +1,276 @@
+"""Train and measure the models of docs/results/gates.md: gates, and controls that choose vectors in other ways.
+
+python -m tools.measure_gates --data data/enwik8 --rows gates-0.55 random-0.46 --seeds 0 1 2 --runs RUNS
+
+A row is NAME-NUMBER. Gates of a share: `gates-0.4`; with another λ′_G, λ′_D or without pooling: `gates-0.4-g0.1`,
+`gates-0.4-d5`, `unpooled-0.5`. Controls, trained with the same steps, learning rate, λ′_G and pooling:
+  random-0.46     which tokens get a vector is drawn anew each time
+  frequency-0.46  the most frequent tokens of the training data get none
+  l0drop-0.1      the same gates on Gaussian vectors without a Dirichlet process (VT), at that price of an open gate
+  strides-0.46    pooled VTS: a vector at even distances
+A cell, CELLS/ROW-SEED.json, that is there is not measured again.
+"""
+
+import argparse
+import json
+import math
+import statistics
+from collections import Counter, defaultdict
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from open_nvib.evaluation.reconstruction import by_length, kept_by_kind, kept_share, vectors_kept
+from open_nvib.evaluation.scorers import score, train_scorer
+from open_nvib.gates import noiseless_gates, open_probability, pool_dropped, sample_gates
+from open_nvib.mixtures import ImpulseMixture
+from open_nvib.process import KL
+from open_nvib.store.settings import TrainConfig
+from open_nvib.store.yaml_file import read_mapping, settings_of
+from open_nvib.text import load_run, train
+from open_nvib.text.data import load_prepared
+from open_nvib.text.data.tokenizer import token_names
+from open_nvib.text.model import autoencoder, bottlenecks
+from open_nvib.text.model.decoding import encode_batches, reading, reconstruct_ids, score_reconstruction
+
+ROOT = Path(__file__).parents[1]
+CELLS = ROOT / "docs" / "results" / "gates" / "cells"
+CONFIG = ROOT / "configs" / "small" / "nvae-gates.yaml"
+SENTENCES, LONG_SENTENCES, SCORER_STEPS = 1000, 300, 1500
+FIXED_LOGIT = 40.0
+"""Logit of a gate that is surely open, or closed if negative."""
+DIALS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+class ChosenGates(bottlenecks.NVIBBottleneck):
+    """Gates that are not learned: a rule says which tokens get a vector."""
+
+    share, frequent = 0.5, torch.zeros(0).bool()
+    token_ids: Tensor
+
+    def explore(self, hidden: Tensor, mask: Tensor, request: Any = None) -> Any:
+        return self(hidden, mask, request)
+
+    def forward(self, hidden: Tensor, mask: Tensor, request: Any = None) -> Any:
+        is_open = ~self.frequent[self.token_ids] if len(self.frequent) else torch.rand(mask.shape) < self.share
+        is_open[:, 0] |= ~(is_open & mask).any(-1)  # a text without any vector says nothing
+        logits = torch.where(is_open, FIXED_LOGIT, -FIXED_LOGIT)
+        self.nvib._scores = lambda hidden, gate_shift: logits  # pyright: ignore[reportAttributeAccessIssue]
+        return self.nvib(hidden, mask)
+
+
+@dataclass(frozen=True, eq=False)
+class GatedVectors(bottlenecks.VectorLatent):
+    """Gaussian vectors, each with a gate, and the expected number of open gates."""
+
+    log_gate: Tensor
+    expected: Tensor
+
+    def mean(self) -> ImpulseMixture:
+        return self._gated(super().mean())
+
+    points = mean
+
+    def sample(self, generator: torch.Generator | None = None) -> ImpulseMixture:
+        return self._gated(super().sample(generator))
+
+    def _gated(self, mixture: ImpulseMixture) -> ImpulseMixture:
+        return replace(mixture, log_pi=mixture.log_pi + self.log_gate)
+
+    def kl(self) -> KL:
+        return KL(dirichlet=self.expected, gaussian=super().kl().gaussian)
+
+
+class L0Drop(bottlenecks.GaussianBottleneck):
+    """VT with hard concrete gates and a price for each open one (Zhang, Titov and Sennrich, 2021)."""
+
+    can_drop = True
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
+        self.to_gate = torch.nn.Linear(config.d_model, 1)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        super().reset_parameters()
+        if hasattr(self, "to_gate"):
+            torch.nn.init.normal_(self.to_gate.weight, std=0.02)
+            torch.nn.init.zeros_(self.to_gate.bias)
+
+    def explore(self, hidden: Tensor, mask: Tensor, request: Any = None) -> Any:
+        return self(hidden, mask, request, draw=sample_gates)
+
+    def forward(self, hidden: Tensor, mask: Tensor, request: Any = None, draw: Any = noiseless_gates) -> Any:
+        logits = self.to_gate(hidden).squeeze(-1).float()
+        gates = draw(logits).masked_fill(~mask, 0.0)
+        latent = super().forward(pool_dropped(gates, hidden, mask), mask, request)
+        is_open = gates > 0
+        is_open[:, 0] |= ~is_open.any(-1)  # without the prior's component, a text needs a vector
+        log_gate = torch.where(gates > 0, gates, 1.0).log()
+        values = {name: getattr(latent, name) for name in ("mu", "log_sigma", "lengths", "d")}
+        expected = open_probability(logits).masked_fill(~mask, 0.0).sum(-1)
+        return GatedVectors(**values, mask=is_open, log_gate=log_gate, expected=expected)
+
+
+def configure(row: str, config: TrainConfig, prepared: Any) -> TrainConfig:
+    """Return the configuration of a row, and install the bottleneck of a control."""
+    name, number, *more = row.split("-")
+    value, model, loss = float(number), config.model, config.loss
+    bottlenecks.BOTTLENECKS["nvae"] = bottlenecks.NVIBBottleneck
+    if name in ("gates", "unpooled"):
+        model = replace(model, gate_share=value, gate_pooling=name == "gates")
+        for each in more:
+            loss = replace(loss, **{f"lambda_{each[0]}": float(each[1:])})
+    elif name == "strides":
+        model = replace(
+            model, bottleneck="vts", stride=1 - value, stride_pooling=True, alpha_activation="relu", gate_share=0.5
+        )
+        loss = replace(loss, lambda_d=1.0, delta=1.0)
+    elif name == "l0drop":
+        bottlenecks.BOTTLENECKS["nvae"] = L0Drop  # pyright: ignore[reportArgumentType]
+        loss = replace(loss, lambda_d=value)
+    else:
+        ChosenGates.share, ChosenGates.frequent = value, torch.zeros(0).bool()
+        if name == "frequency":
+            ChosenGates.frequent = most_frequent(prepared, 1 - value)
+        bottlenecks.BOTTLENECKS["nvae"] = ChosenGates
+        model = replace(model, gate_share=value)
+    return replace(config, model=model, loss=loss)
+
+
+def most_frequent(prepared: Any, share: float) -> Tensor:
+    """Find the most frequent tokens that together are a share of the training data."""
+    counts = Counter(index for text in prepared.split("short", "train")["input_ids"] for index in text)
+    total, seen, found = sum(counts.values()), 0, torch.zeros(len(prepared.tokenizer)).bool()
+    for index, count in counts.most_common():
+        if seen + count / 2 > share * total:
+            break
+        seen, found[index] = seen + count, True
+    return found
+
+
+def measure(run: Any, prepared: Any, surprisal: list[float]) -> dict[str, Any]:
+    """Measure a trained model on test sentences."""
+    model, tokenizer = run.model, run.tokenizer
+    texts = list(prepared.split("short", "test")["input_ids"])[:SENTENCES]
+    bottleneck = model.encoder.bottleneck
+    cell: dict[str, Any] = {}
+    for what in ("mean", "points", "sample"):
+        torch.manual_seed(0)
+        if what == "sample":
+            decoded = reconstruct_ids(model, texts, seed=0)
+        else:
+            with reading(model, what):
+                decoded = reconstruct_ids(model, texts)
+        scores, _ = score_reconstruction(texts, decoded, tokenizer)
+        cell |= {f"bleu_{what}": scores["bleu"], f"exact_{what}": scores["exact"]}
+    torch.manual_seed(0)
+    long = list(prepared.split("long", "test")["input_ids"])[:LONG_SENTENCES]
+    cell["bleu_long"] = score_reconstruction(long, reconstruct_ids(model, long), tokenizer)[0]["bleu"]
+    kept = vectors_kept(model, texts)
+    lengths = [row for row in by_length(texts, kept) if row.sentences > 5]
+    cell["kept"] = kept_share(texts, kept)
+    cell["sd_at_one_length"] = sum(row.sd * row.sentences for row in lengths) / sum(row.sentences for row in lengths)
+    cell["correlation_with_surprisal"] = correlation_at_one_length(texts, kept, surprisal)
+    if bottleneck.can_drop:
+        cell["kept_by_kind"] = kept_by_kind(run, texts)
+    if bottleneck.decides:
+        cell["dial"] = {str(share): at_share(run, texts[:500], share) for share in DIALS}
+        cell["examples"] = [show(run, text) for text in texts[:12]]
+    return cell
+
+
+def at_share(run: Any, texts: list[list[int]], share: float) -> dict[str, float]:
+    """Measure one model with another number of open gates."""
+    from open_nvib.text.model.vector_count import make_request
+
+    request = make_request(run.model, texts, share=share)
+    decoded = reconstruct_ids(run.model, texts, request=request)
+    kept = kept_share(texts, vectors_kept(run.model, texts, request))
+    return {"kept": kept, "bleu": score_reconstruction(texts, decoded, run.tokenizer)[0]["bleu"]}
+
+
+def show(run: Any, text: list[int]) -> str:
+    """Write a text with brackets around the tokens without a vector of their own."""
+    ((_, latent),) = encode_batches(run.model, [text])
+    kept = run.model.encoder.bottleneck.kept_vectors(latent)[0].tolist()
+    pairs = zip(token_names(run.tokenizer, text), kept, strict=False)
+    return " ".join(token if is_kept else f"[{token}]" for token, is_kept in pairs)
+
+
+def correlation_at_one_length(texts: list[list[int]], kept: list[int], surprisal: list[float]) -> float:
+    """Correlate the number of vectors with the surprisal of a text, each less its mean at that length."""
+    groups: defaultdict[int, list[int]] = defaultdict(list)
+    for index, text in enumerate(texts):
+        groups[len(text)].append(index)
+    pairs: list[tuple[float, float]] = []
+    for group in groups.values():
+        means = [statistics.mean(values[i] for i in group) for values in (kept, surprisal)]
+        pairs += [(kept[i] - means[0], surprisal[i] - means[1]) for i in group]
+    x, y = torch.tensor(pairs).T
+    return torch.corrcoef(torch.stack([x, y]))[0, 1].nan_to_num().item()
+
+
+def surprisal_of(config: Any, prepared: Any, file: Path) -> list[float]:
+    """Compute −log p of each test sentence under a language model of the training sentences, in nats."""
+    if not file.exists():
+        texts = list(prepared.split("short", "test")["input_ids"])[:SENTENCES]
+        training = list(prepared.split("short", "train")["input_ids"])
+        scorer = train_scorer("causal", config, training, steps=SCORER_STEPS, seed=0, say=print)
+        file.write_text(json.dumps([score(scorer, config, [text]).nats for text in texts]))
+    return json.loads(file.read_text())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--rows", nargs="+", required=True)
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0])
+    parser.add_argument("--steps", type=int, default=None, help="in place of those of the configuration")
+    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--cells", type=Path, default=CELLS)
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    prepared = load_prepared(given.data)
+    given.cells.mkdir(parents=True, exist_ok=True)
+    remember_token_ids()
+    for seed in given.seeds:
+        for row in given.rows:
+            name = f"{row}-{seed}" if given.steps is None else f"{row}-{given.steps}-{seed}"
+            file = given.cells / f"{name}.json"
+            if file.exists():
+                continue
+            plain: TrainConfig = settings_of(TrainConfig, read_mapping(CONFIG), where=str(CONFIG))
+            config = replace(configure(row, plain, prepared), data=str(given.data), seed=seed)
+            optimiser = replace(config.optimiser, precision="bf16", steps=given.steps or config.optimiser.steps)
+            config = replace(config, optimiser=optimiser)
+            train(config, given.runs / name)
+            run = load_run(given.runs / name)
+            surprisal = surprisal_of(run.model.config, prepared, given.runs / "surprisal.json")
+            cell = {"row": row, "seed": seed, "steps": optimiser.steps, **measure(run, prepared, surprisal)}
+            file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
+            print(file.name, {key: value for key, value in rounded(cell).items() if key not in ("examples", "dial")})
+
+
+def remember_token_ids() -> None:
+    """Let the bottleneck of a control see the tokens."""
+    posterior = autoencoder.TextEncoder.posterior
+
+    def remembering(self: Any, input_ids: Tensor, *args: Any, **kwargs: Any) -> Any:
+        self.bottleneck.token_ids = input_ids
+        return posterior(self, input_ids, *args, **kwargs)
+
+    autoencoder.TextEncoder.posterior = remembering
+
+
+def rounded(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: rounded(each) for key, each in value.items()}
+    return round(value, 4) if isinstance(value, float) and math.isfinite(value) else value
+
+
+if __name__ == "__main__":
+    main()
