@@ -17,9 +17,8 @@ from open_nvib.experiments.cell import (
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
 from open_nvib.store.cells import CellResult
-from open_nvib.store.claims import run_being_written
 from open_nvib.store.files import InputError
-from open_nvib.store.runs import read_lengths, read_log
+from open_nvib.store.runs import read_lengths, read_log, run_being_written
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
 STATUS_NAMES: tuple[StatusName, ...] = ("done", "running", "interrupted", "failed", "waiting")

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from open_nvib.store.evaluations import Evaluation, upgrade
+from open_nvib.store.evaluations import Evaluation, load
 from open_nvib.store.files import OPTIONAL, InputError, in_one_line, read_record, write_text
 from open_nvib.store.runs import read_log, read_metrics
 from open_nvib.store.settings import TrainConfig
@@ -111,7 +111,7 @@ class CellState:
 def read_cell(file: Path) -> CellResult:
     """Read the result of a cell; an InputError names the entry that does not fit."""
     fix = "Run its cell again, or remove it from the directory of results."
-    return replace(read_record(file, CellResult, fix=fix, upgrade=upgrade), path=file)
+    return replace(read_record(file, CellResult, fix=fix, load=load), path=file)
 
 
 def read_cells(folder: Path) -> list[CellResult]:
