@@ -134,7 +134,8 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             with progress.phase("prepare"):
                 prepare_if_missing(cell.prepare, say)
             with progress.phase("train"):
-                train(cell.train, cell.run, overwrite=overwrite and _holds_another_run(cell))
+                another = is_run(cell.run) and differences(read_config(cell.run), cell.train)
+                train(cell.train, cell.run, overwrite=overwrite and bool(another))
             with progress.phase("evaluate"):
                 device = "cuda" if torch.cuda.is_available() else None  # where it was trained
                 evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
@@ -153,11 +154,6 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
     if state.state == "done":
         return Outcome(cell, "done", result=read_result(cell), record=state)
     return Outcome(cell, "failed", state.reason or "", record=state, failure=failure)
-
-
-def _holds_another_run(cell: Cell) -> bool:
-    """Tell whether the run directory holds a run with other settings; a setting newer than that run has its default."""
-    return is_run(cell.run) and bool(differences(read_config(cell.run), cell.train))
 
 
 def read_state(cell: Cell) -> CellState | None:

@@ -114,12 +114,6 @@ def shown(value: Any) -> str:
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else _short.repr(value)
 
 
-def check_keys(values: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
-    for key in values:
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{suggestion(key, known)}")
-
-
 def suggestion(name: Any, known: Collection[str]) -> str:
     """End a message about an unknown name: the known one that is most like it, or all."""
     if close := difflib.get_close_matches(str(name), known, 1):
@@ -161,7 +155,7 @@ def convert(kind: Any, value: Any, path: tuple[str, ...] = ()) -> Any:
             return {convert(inner[0], key, path): convert(inner[1], value[key], (*path, str(key))) for key in value}
         if choice is float and type(value) is int and abs(value) < 2**1000:
             return float(value)
-        if type(value) is choice:
+        if choice is Any or type(value) is choice:
             return value
     raise SettingError(path, f"got {shown(value)}, expected {' or '.join(map(_describe, choices))}.")
 
