@@ -11,6 +11,7 @@ import threading
 from collections import deque
 from collections.abc import Generator, Sequence
 from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -180,17 +181,16 @@ class Ray:
         if gpus > 1 and gpus % 1:
             raise InputError(f"gpus-per-cell is {gpus:g}, expected a whole number, or a part of one such as 0.5.")
         try:
-            import ray
+            self._ray: Any = import_module("ray")
         except ModuleNotFoundError as error:
             raise InputError(
                 "--engine ray: ray is not installed. It is the extra ray: pip install '.[ray]' in a clone."
             ) from error
-        if address != "local" and not ray.is_initialized():
+        if address != "local" and not self._ray.is_initialized():
             check_cluster(address)
 
     def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Generator[Outcome, None, None]:
-        import ray
-
+        ray = self._ray
         started_here = not ray.is_initialized()
         if started_here:
             extra: dict[str, Any] = {"include_dashboard": False} if self.address == "local" else {}
