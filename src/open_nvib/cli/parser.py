@@ -32,8 +32,6 @@ from open_nvib.store.yaml_file import (
     suggestion,
 )
 
-MAX_ARGUMENT_LENGTH = 10_000
-"""In characters: the YAML reader ends the process at tens of thousands of brackets."""
 RENAMED_OPTIONS = {"--needed": "--vectors fewest", "--decided": "--vectors auto"}
 """Old options that still work, and what replaces each."""
 SHOW_WARNING = warnings.showwarning
@@ -229,11 +227,6 @@ def _read(kind: Any, text: str) -> Any:
 def parse(command: Command, arguments: list[str]) -> tuple[Callable[..., None], argparse.Namespace]:
     """Find the command that the arguments of `nvib` name, and parse the rest. A mistake is one line and exit code 2."""
     for argument in arguments:
-        if len(argument) > MAX_ARGUMENT_LENGTH:
-            raise InputError(
-                f"an argument that begins with {argument[:20]!r} has {len(argument):,} characters, expected at most "
-                f"{MAX_ARGUMENT_LENGTH:,}. Long texts can be given with --file."
-            )
         if "\0" in argument or argument != argument.encode(errors="ignore").decode():  # names that no file can have
             raise InputError(f"the argument {argument[:40]!r} is not UTF-8 text. Correct it.")
     for old in RENAMED_OPTIONS.keys() & arguments:

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from open_nvib.store.evaluations import Evaluation, load
-from open_nvib.store.files import OPTIONAL, InputError, in_one_line, read_record, write_text
+from open_nvib.store.files import OPTIONAL, InputError, read_record, write_text
 from open_nvib.store.runs import read_log, read_metrics
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig
@@ -147,10 +147,7 @@ def export_cells(cells: Sequence[CellResult], folder: Path) -> list[str]:
         target = folder / cell.export_name
         assert cell.path is not None
         text = cell.path.read_text(encoding="utf-8")
-        try:
-            write_text(target, text)
-        except OSError as error:
-            raise InputError(f"{target}: cannot be written ({in_one_line(error)}). Give another --output.") from error
+        write_text(target, text)
         if (size := len(text.encode())) > LARGEST_BYTES:
             remarks.append(f"{target}: {size:,} bytes, expected at most {LARGEST_BYTES:,} of a result.")
     return remarks

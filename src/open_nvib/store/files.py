@@ -121,17 +121,12 @@ def check_characters(texts: Iterable[str]) -> None:
 
 
 def obstacle_to_writing(directory: Path) -> str | None:
-    """Say why no file can be written to a directory, which is made if missing; None if one can.
-
-    A full disk is an OSError: it is no property of the directory.
-    """
+    """Say why no file can be written to a directory, which is made if missing; None if one can."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return None
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
         return in_one_line(error)
 
 

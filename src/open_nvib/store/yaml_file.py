@@ -77,14 +77,14 @@ def packaged_config(name: str) -> Path | None:
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        return as_mapping(load_yaml(path.read_text(encoding="utf-8")), where=str(path))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file. Give a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}). Give a YAML file.") from error
+        raise InputError(f"{path}: cannot be read as text ({in_one_line(error)}). Give a YAML file.") from error
     except InputError as error:
-        message = str(error)
-        raise InputError(message if message.startswith(str(path)) else f"{path}: {message}") from error
+        raise InputError(f"{path}: {error}") from error
+    return as_mapping(content, where=str(path))
 
 
 def merged(kind: Any, *layers: Mapping[str, Any]) -> dict[str, Any]:
