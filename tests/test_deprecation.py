@@ -46,7 +46,7 @@ def test_any_other_name_is_an_attribute_error_without_a_warning(old):
 
 
 def test_old_options_become_the_new_words_with_one_line_each(capsys):
-    given = parse(NVIB_COMMANDS, ["reconstruct", "RUN", "a text --needed", "--needed"])
+    _, given = parse(NVIB_COMMANDS, ["reconstruct", "RUN", "a text --needed", "--needed"])
     assert given.texts == ["a text --needed"]
     assert given.settings == [(("vectors",), "fewest")]
     (line,) = capsys.readouterr().err.splitlines()

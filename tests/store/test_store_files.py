@@ -16,7 +16,6 @@ from open_nvib.store.files import (
     from_builtins,
     obstacle_to_writing,
     read_record,
-    whole_name,
     write_json,
     write_text,
 )
@@ -113,13 +112,6 @@ def test_a_write_that_fails_leaves_what_was_there_and_nothing_else(tmp_path, mon
 def test_half_of_a_character_is_written_as_json_has_it(tmp_path):
     write_json(tmp_path / "a.json", {"text": "\udc80"})
     assert json.loads((tmp_path / "a.json").read_text()) == {"text": "\udc80"}
-
-
-def test_whole_name_is_that_of_the_file_to_be(tmp_path, monkeypatch):
-    monkeypatch.setattr(Path, "replace", lambda self, target: None)  # killed before
-    write_text(tmp_path / "config.yaml", "")
-    (left,) = tmp_path.iterdir()
-    assert whole_name(left) == "config.yaml" == whole_name(Path("config.yaml"))
 
 
 @pytest.mark.parametrize(

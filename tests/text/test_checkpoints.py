@@ -1,7 +1,7 @@
 import pytest
 
-from open_nvib.store.claims import checkpoints, last_good_checkpoint
 from open_nvib.store.files import SEAL, damage, seal
+from open_nvib.store.runs import checkpoints, last_good_checkpoint
 
 
 def write_checkpoint(directory, step: int):

@@ -178,8 +178,8 @@ def test_lengths_are_numbers_of_sentences(run, lengths):
     [
         ("{}", "config.yaml"),
         ("a: [", "config.yaml"),
-        ("data: 3\npartition: short\nseed: 0\n", "wrong: data"),
-        ("data: a\npartition: short\nseed: x\n", "wrong: seed"),
+        ("data: 3\npartition: short\nseed: 0\n", "`$.data`"),
+        ("data: a\npartition: short\nseed: x\n", "`$.seed`"),
     ],
 )
 def test_training_over_a_damaged_configuration_is_one_line(run, content, words, capsys):

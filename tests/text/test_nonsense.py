@@ -128,7 +128,7 @@ def test_a_model_that_no_memory_holds_is_refused(trained, tmp_path, capsys):
         (["reconstruct", "RUN", "\ud800 war"], "UTF-8"),
         (["train", "--output", "run\udcff"], "UTF-8"),
         (["train", "--output", "run\0"], "UTF-8"),
-        (["reconstruct", "RUN", "[" * 100_000], "argument"),
+        (["reconstruct", "RUN", "[" * 100_000], "tokens"),
     ],
 )
 def test_what_a_run_cannot_take_is_one_line(trained, line, what, capsys):

@@ -8,29 +8,27 @@ from pathlib import Path
 import pytest
 import yaml
 
-from open_nvib.store.claims import (
-    REPLACEMENT,
-    Claim,
-    claim_directory,
-    complete_replacement,
-    discard_other_replacement,
-    replace_run,
-    run_being_written,
-    training_lock,
-)
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import (
+    REPLACEMENT,
+    Claim,
     Lengths,
     LogEntry,
     RunMetrics,
     append_log,
     change_metrics,
+    claim_directory,
+    complete_replacement,
     cut_log,
+    discard_other_replacement,
     read_config,
     read_lengths,
     read_log,
     read_metrics,
     read_numbers,
+    replace_run,
+    run_being_written,
+    training_lock,
     write_config,
     write_lengths,
 )
@@ -218,7 +216,7 @@ def test_a_directory_with_files_of_the_user_is_not_a_run_that_was_begun(tmp_path
     assert claim_directory(tmp_path / "exp", CONFIG, overwrite=False).finished is None
 
 
-@pytest.mark.parametrize("link", [".replacement-finished", ".training.lock", "model", "model/extra"])
+@pytest.mark.parametrize("link", [".replacement", ".training.lock", "model", "model/extra"])
 def test_a_link_in_a_run_is_refused_and_what_it_leads_to_is_untouched(tmp_path, link):
     mine, theirs = tmp_path / "mine", tmp_path / "theirs"
     for run in (mine, theirs):

@@ -22,8 +22,8 @@ from small_text import make_sentences
 from transformers import TrainerCallback
 
 from open_nvib.cli import main
-from open_nvib.store.claims import checkpoints
 from open_nvib.store.files import damage, from_builtins, seal
+from open_nvib.store.runs import checkpoints
 from open_nvib.store.settings import (
     LossSettings,
     ModelSettings,

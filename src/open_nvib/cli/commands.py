@@ -6,21 +6,27 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from json import dumps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from open_nvib import text
 from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
-from open_nvib.store.claims import complete_replacement
 from open_nvib.store.files import MANIFEST, InputError, find_damage, in_one_line, read_stored
+from open_nvib.store.runs import complete_replacement
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import PARTS, DemoConfig, EvaluateConfig, PrepareConfig
 
 if TYPE_CHECKING:  # they import torch, and --help does not wait for that
-    from open_nvib.experiments.engines import Engine
     from open_nvib.text import Run
 
-EngineName = Literal["serial", "processes", "ray"]
+RunDirectory = Annotated[str, "a run directory that `nvib train` wrote"]
+Device = Annotated[str | None, "such as cuda; the CPU if not given"]
+Texts = Annotated[str, "one or more texts, quoted"]
+Lines = Annotated[str | None, "a file with a text on each line; - reads standard input"]
+ExperimentFile = Annotated[str, "the experiment, such as experiments/table.yaml"]
+Rows = Annotated[Sequence[str], "only these rows"]
+Seeds = Annotated[Sequence[int], "only these seeds"]
+"""Types of parameters that several commands have, with their help."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,11 +50,7 @@ class Number:
 
 
 def demo(settings: DemoConfig) -> None:
-    """See it all in minutes: prepare, train, measure, show.
-
-    Args:
-        settings: those of the demo.
-    """
+    """See it all in minutes: prepare, train, measure, show."""
     from open_nvib.demo import demo
 
     demo(settings)
@@ -106,10 +108,10 @@ def check(path: str) -> None:
 
 
 def reconstruct(
-    run: str,
-    *texts: str,
-    device: str | None = None,
-    file: str | None = None,
+    run: RunDirectory,
+    *texts: Texts,
+    device: Device = None,
+    file: Lines = None,
     sample: bool = False,
     seed: int = 0,
     number: Number,
@@ -117,13 +119,8 @@ def reconstruct(
     """Send texts through the latent and back.
 
     Args:
-        run: a run directory that `nvib train` wrote
-        texts: one or more texts, quoted
-        device: such as cuda; the CPU if not given
-        file: a file with a text on each line; - reads standard input
         sample: decode a sample of each latent, as in training, instead of its mean
         seed: of --sample
-        number: of vectors that each text gets
     """
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
@@ -133,23 +130,14 @@ def reconstruct(
 
 
 def encode(
-    run: str,
-    *,
-    file: str,
-    output: str,
-    device: str | None = None,
-    overwrite: bool = False,
-    number: Number,
+    run: RunDirectory, *, file: str, output: str, device: Device = None, overwrite: bool = False, number: Number
 ) -> None:
     """Write the latent of each line of a file: vectors, σ, weights, α.
 
     Args:
-        run: a run directory that `nvib train` wrote
         file: a file with a text on each line; - reads standard input
         output: the file to write, which ends in .npz or .parquet
-        device: such as cuda; the CPU if not given
         overwrite: replace a file at --output that this command did not write
-        number: of vectors that each text gets
     """
     given = _texts((), file)
     from open_nvib.text.using.latents import check_output, write_latents
@@ -163,9 +151,9 @@ def encode(
 
 
 def sample(
-    run: str,
+    run: RunDirectory,
     *,
-    device: str | None = None,
+    device: Device = None,
     count: int = 10,
     seed: int = 0,
     length: int | None = None,
@@ -176,8 +164,6 @@ def sample(
     """Generate texts from the prior.
 
     Args:
-        run: a run directory that `nvib train` wrote
-        device: such as cuda; the CPU if not given
         count: number of texts
         seed: the same seed gives the same texts
         length: length in tokens; drawn from the lengths of the training data if not given
@@ -192,33 +178,24 @@ def sample(
 
 
 def interpolate(
-    run: str,
-    first: str,
-    second: str,
-    *,
-    device: str | None = None,
-    steps: int = 7,
-    number: Number,
+    run: RunDirectory, first: str, second: str, *, device: Device = None, steps: int = 7, number: Number
 ) -> None:
     """Write the texts on the path between two.
 
     Args:
-        run: a run directory that `nvib train` wrote
         first: the text at which the path begins
         second: the text at which it ends
-        device: such as cuda; the CPU if not given
         steps: points on the path, both ends included
-        number: of vectors that each text gets
     """
     for line in text.load_run(run, device=device).interpolate(first, second, steps=steps, **number.options()):
         print(line)
 
 
 def inspect(
-    run: str,
-    *texts: str,
-    device: str | None = None,
-    file: str | None = None,
+    run: RunDirectory,
+    *texts: Texts,
+    device: Device = None,
+    file: Lines = None,
     json: bool = False,
     plot: str | None = None,
     number: Number,
@@ -226,13 +203,8 @@ def inspect(
     """Show what the latent kept of each token.
 
     Args:
-        run: a run directory that `nvib train` wrote
-        texts: one or more texts, quoted
-        device: such as cuda; the CPU if not given
-        file: a file with a text on each line; - reads standard input
         json: print JSON, one object on each line
         plot: also draw a picture to this file (.png, .svg)
-        number: of vectors that each text gets
     """
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
@@ -252,7 +224,7 @@ def app(
     port: int = 7860,
     allowed_hosts: Sequence[str] = (),
     open: bool = False,
-    device: str | None = None,
+    device: Device = None,
 ) -> None:
     """Open a web page on which to look into the latent of one or more runs.
 
@@ -262,7 +234,6 @@ def app(
         port: port to listen on
         allowed_hosts: names at which a proxy or a DNS serves the page, other than --host and localhost
         open: open the page in a browser
-        device: such as cuda; the CPU if not given
     """
     try:
         import gradio  # noqa: F401
@@ -275,16 +246,19 @@ def app(
 
 
 def evaluate(
-    run: str, config: EvaluateConfig, *, file: str | None = None, data: str | None = None, device: str | None = None
+    run: RunDirectory,
+    config: EvaluateConfig,
+    *,
+    file: str | None = None,
+    data: str | None = None,
+    device: Device = None,
 ) -> None:
     """Measure a trained model: reconstruction, generation, the latent, interpolation.
 
     Args:
-        run: a run directory that `nvib train` wrote
         config: YAML file with any of the options below
         file: score the reconstruction of each line of this file, and nothing else; - is standard input
         data: directory of the run's prepared data, if it was moved
-        device: such as cuda; the CPU if not given
     """
     if file:
         if config != EvaluateConfig() or data is not None:
@@ -299,11 +273,11 @@ def evaluate(
 
 
 def experiment_run(
-    file: str,
+    file: ExperimentFile,
     *,
-    rows: Sequence[str] = (),
-    seeds: Sequence[int] = (),
-    engine: EngineName = "serial",
+    rows: Rows = (),
+    seeds: Seeds = (),
+    engine: Literal["serial", "processes", "ray"] = "serial",
     workers: int | None = None,
     address: str = "auto",
     cpus_per_cell: float = 1,
@@ -314,9 +288,6 @@ def experiment_run(
     """Run every cell that is not done; interrupted cells continue, failed ones are tried again.
 
     Args:
-        file: the experiment, such as experiments/table.yaml
-        rows: only these rows
-        seeds: only these seeds
         engine: serial: one cell after another; processes: several at once; ray: on a Ray cluster
         workers: of processes: how many; one for each core if not given
         address: of ray: host:port of the head node, ray://host:port, auto, or local to start one here
@@ -325,36 +296,28 @@ def experiment_run(
         overwrite: replace cells that were run with other settings
         retry_failed: whether cells that failed are tried again
     """
+    from open_nvib.experiments.engines import Processes, Ray, Serial
     from open_nvib.experiments.experiment import load_experiment
     from open_nvib.experiments.run import run_experiment, summary
 
     experiment = load_experiment(file)
-    outcomes = run_experiment(
-        experiment,
-        experiment.cells(rows, seeds),
-        _engine(engine, workers, address, cpus=cpus_per_cell, gpus=gpus_per_cell),
-        overwrite=overwrite,
-        retry_failed=retry_failed,
-        say=_say,
-    )
+    cells = experiment.cells(rows, seeds)
+    engines = {
+        "serial": Serial,
+        "processes": lambda: Processes(workers),
+        "ray": lambda: Ray(address, cpus=cpus_per_cell, gpus=gpus_per_cell),
+    }
+    options = {"overwrite": overwrite, "retry_failed": retry_failed, "say": _say}
+    outcomes = run_experiment(experiment, cells, engines[engine](), **options)
     print(summary(outcomes))
     if any(outcome.state == "failed" for outcome in outcomes):
         raise SystemExit(1)
 
 
-def experiment_status(
-    file: str,
-    *,
-    rows: Sequence[str] = (),
-    seeds: Sequence[int] = (),
-    json: bool = False,
-) -> None:
+def experiment_status(file: ExperimentFile, *, rows: Rows = (), seeds: Seeds = (), json: bool = False) -> None:
     """Show which cells are done, running, interrupted, failed and waiting.
 
     Args:
-        file: the experiment, such as experiments/table.yaml
-        rows: only these rows
-        seeds: only these seeds
         json: print JSON
     """
     from open_nvib.experiments.experiment import load_experiment
@@ -404,17 +367,6 @@ NVIB = Group(
 )
 
 
-def _engine(name: EngineName, workers: int | None, address: str, *, cpus: float = 1, gpus: float = 0) -> "Engine":
-    from open_nvib.experiments.engines import Processes, Ray, Serial
-
-    engines = {
-        "serial": Serial,
-        "processes": lambda: Processes(workers),
-        "ray": lambda: Ray(address, cpus=cpus, gpus=gpus),
-    }
-    return engines[name]()
-
-
 def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
@@ -439,12 +391,12 @@ def _texts(given: tuple[str, ...], file: str | None) -> list[str]:
     texts = list(given)
     if file:
         try:
-            read = sys.stdin.read() if file == "-" else read_stored(Path(file).expanduser()).decode("utf-8-sig")
+            content = sys.stdin.buffer.read() if file == "-" and sys.stdin else read_stored(Path(file).expanduser())
+            lines = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
+            texts += lines.removesuffix("\n").split("\n") if lines else []
         except (OSError, UnicodeDecodeError) as error:  # read_stored refuses pipes and devices, which may not end
             why = in_one_line(error)
             raise InputError(f"{file}: cannot be read as text ({why}). Give a UTF-8 text file.") from error
-        read = read.removeprefix("\ufeff").replace("\r\n", "\n").replace("\r", "\n")
-        texts += read.removesuffix("\n").split("\n") if read else []
     if not any(line.strip() for line in texts) and (file or not texts):
         raise InputError("no text given. Give one or more in quotes, or --file with a text on each line.")
     return texts

@@ -14,9 +14,9 @@ from transformers import TrainerCallback
 from open_nvib.evaluation import EvaluateConfig, evaluate
 from open_nvib.report import check_output, write_run_report
 from open_nvib.report.write import FIGURES
-from open_nvib.store.claims import claim_directory
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.files import InputError, obstacle_to_writing
+from open_nvib.store.runs import claim_directory
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import PARTS, DemoConfig, paper_partitions
 from open_nvib.store.yaml_file import packaged_config, read_mapping, settings_of

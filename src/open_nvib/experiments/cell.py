@@ -131,17 +131,17 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
     failure = ""
     with _Progress(cell, known) as progress:
         try:
-            with progress.phase("prepare"):
-                prepare_if_missing(cell.prepare, say)
-            with progress.phase("train"):
-                train(cell.train, cell.run, overwrite=overwrite and _holds_another_run(cell))
-            with progress.phase("evaluate"):
-                device = "cuda" if torch.cuda.is_available() else None  # where it was trained
-                evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
-            metrics = read_metrics(cell.run)
-            evaluations = {**metrics.evaluations, cell.evaluation: evaluation}
-            trained = TrainingResult.of(cell.run)
-            seconds = progress.state.seconds
+            progress.begin("prepare")
+            prepare_if_missing(cell.prepare, say)
+            progress.begin("train")
+            another = is_run(cell.run) and differences(read_config(cell.run), cell.train)
+            train(cell.train, cell.run, overwrite=overwrite and bool(another))
+            progress.begin("evaluate")
+            device = "cuda" if torch.cuda.is_available() else None  # where it was trained
+            evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
+            progress.begin(None)
+            evaluations = {**read_metrics(cell.run).evaluations, cell.evaluation: evaluation}
+            trained, seconds = TrainingResult.of(cell.run), progress.state.seconds
             write_result(cell, CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds))
             cell.failure_file.unlink(missing_ok=True)
             progress.finish("done")
@@ -153,11 +153,6 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
     if state.state == "done":
         return Outcome(cell, "done", result=read_result(cell), record=state)
     return Outcome(cell, "failed", state.reason or "", record=state, failure=failure)
-
-
-def _holds_another_run(cell: Cell) -> bool:
-    """Tell whether the run directory holds a run with other settings; a setting newer than that run has its default."""
-    return is_run(cell.run) and bool(differences(read_config(cell.run), cell.train))
 
 
 def read_state(cell: Cell) -> CellState | None:
@@ -279,19 +274,16 @@ class _Progress:
         self.state = replace(self.state, pid=None)
         self._write()
 
-    @contextmanager
-    def phase(self, phase: Phase) -> Iterator[None]:
+    def begin(self, phase: Phase | None) -> None:
+        self._write()  # with the time of the phase before
         with self._lock:
-            self.state, self._since = replace(self.state, phase=phase), time.monotonic()
+            self.state = replace(self.state, phase=phase)
         self._write()
-        try:
-            yield
-        finally:
-            self._write()
 
     def finish(self, state: Literal["done", "failed"], reason: str | None = None) -> None:
-        phase = self.state.phase if state == "failed" else None
-        self.state = replace(self.state, state=state, reason=reason, phase=phase, finished=_now())
+        self._write()
+        with self._lock:
+            self.state = replace(self.state, state=state, reason=reason, finished=_now())
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):

@@ -8,15 +8,15 @@ import socket
 import subprocess
 import sys
 import threading
-from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from collections.abc import Generator, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from importlib import import_module
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from open_nvib.experiments.cell import (
     STALE_SECONDS,
@@ -27,7 +27,7 @@ from open_nvib.experiments.cell import (
     run_cell,
 )
 from open_nvib.experiments.experiment import Cell, Say
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, in_one_line
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -41,24 +41,22 @@ RAY_ANSWER_SECONDS = 30.0
 """Within which it must answer as a Ray cluster: Ray itself would try for minutes."""
 
 
-class Engine(ABC):
-    """Runs cells. Entering it raises an InputError if it cannot; leaving it stops cells that are still running."""
+@runtime_checkable
+class Engine(Protocol):
+    """Runs cells."""
 
-    def __enter__(self) -> "Engine":
-        return self
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Generator[Outcome, None, None]:
+        """Run every cell, also if others fail, and yield each outcome as soon as it is known.
 
-    def __exit__(self, *error: object) -> None:
-        return
-
-    @abstractmethod
-    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
-        """Run every cell, also if others fail, and yield each outcome as soon as it is known."""
+        Closing the generator stops the cells that are still running; they can be resumed.
+        """
+        ...
 
 
-class Serial(Engine):
+class Serial:
     """Runs one cell after another in this process, with their output on its own standard streams."""
 
-    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Generator[Outcome, None, None]:
         for cell in cells:
             say(f"{cell}: started")
             yield run_cell(cell, say=say, overwrite=overwrite)
@@ -69,9 +67,7 @@ def run_with_log(
 ) -> Outcome:
     """Run a cell in `folder` with its output in its log, on `threads` threads, or torch's own number if None."""
     if threads is not None:
-        import torch
-
-        torch.set_num_threads(threads)
+        os.environ["OMP_NUM_THREADS"] = str(threads)  # which torch reads when it is imported, so not later
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)  # on a machine that does not share the file system
         os.chdir(folder)
@@ -82,7 +78,7 @@ def run_with_log(
         return Outcome.of_error(cell, error)
 
 
-class Processes(Engine):
+class Processes:
     """Runs several cells at a time, each in a process of its own. A cell whose process dies has failed.
 
     Args:
@@ -97,62 +93,63 @@ class Processes(Engine):
             raise InputError(f"workers is {workers}, expected at least 1.")
         given = self.workers == 1 or "OMP_NUM_THREADS" in os.environ
         self.threads = None if given else max(1, cores // self.workers)
-        self._running: dict[Connection, tuple[Cell, BaseProcess]] = {}
 
-    def __exit__(self, *error: object) -> None:
-        """End the cells that are still running, because all is being stopped. They can be resumed."""
-        for _, child in self._running.values():
-            child.terminate()
-        for _, child in self._running.values():
-            child.join()
-        self._running.clear()
-
-    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Generator[Outcome, None, None]:
         options = {"overwrite": overwrite, "folder": os.getcwd(), "threads": self.threads}
         waiting = deque(cells)
-        while waiting or self._running:
-            if waiting and len(self._running) < self.workers:
+        running: dict[Connection, tuple[Cell, BaseProcess]] = {}
+        try:
+            while waiting or running:
+                if not waiting or len(running) == self.workers:
+                    receiver = next(iter(wait(list(running))))
+                    assert isinstance(receiver, Connection)
+                    yield _outcome(receiver, *running.pop(receiver))
+                    continue
                 cell = waiting.popleft()
                 try:
                     make_directory(cell)
                     say(f"{cell}: started, see {cell.log_file}")
-                    self._start(cell, options)
+                    receiver, child = _start(cell, options)
+                    running[receiver] = cell, child
                 except (InputError, OSError) as error:
                     yield Outcome.of_error(cell, error)
-            else:
-                ready = wait(list(self._running))
-                yield self._finish(next(receiver for receiver in self._running if receiver in ready))
+        finally:
+            for _, child in running.values():
+                child.terminate()
+            for _, child in running.values():
+                child.join()
 
-    def _start(self, cell: Cell, options: dict[str, Any]) -> None:
-        receiver, sender = SPAWN.Pipe(duplex=False)
-        child = SPAWN.Process(target=_run_in_child, args=(sender, cell, options))
-        with sender, _main_hidden():  # once the child alone holds the sender, its death is the end of the pipe
-            child.start()
-        self._running[receiver] = cell, child
 
-    def _finish(self, receiver: Connection) -> Outcome:
-        cell, child = self._running[receiver]
-        try:
-            outcome = receiver.recv()
-        except (EOFError, OSError):
-            outcome = None
-        receiver.close()
+def _start(cell: Cell, options: dict[str, Any]) -> tuple[Connection, BaseProcess]:
+    """Start the process of a cell. Its outcome, or the end of the pipe at its death, comes from the connection."""
+    receiver, sender = SPAWN.Pipe(duplex=False)
+    child = SPAWN.Process(target=_run_in_child, args=(sender, cell, options))
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")  # or a script without a `__main__` guard is run by the child
+    try:
+        child.start()
+    finally:
+        sys.modules["__main__"] = main
+        sender.close()
+    return receiver, child
+
+
+def _outcome(receiver: Connection, cell: Cell, child: BaseProcess) -> Outcome:
+    """Take the outcome from a process that has ended, or died."""
+    try:
+        with receiver:
+            return receiver.recv()
+    except (EOFError, OSError):
         child.join()
-        del self._running[receiver]
-        if outcome is not None:
-            return outcome
         code = child.exitcode or 0
-        signals = {-each.value: each.name for each in signal.Signals}
-        end = f"was killed by {signals.get(code, f'signal {-code}')}" if code < 0 else f"ended with exit code {code}"
+        end = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         return record_lost_process(cell, f"its process {end}, see {cell.log_file}", pid=child.pid)
 
 
 def _run_in_child(sender: Connection, cell: Cell, options: dict[str, Any]) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes: the parent ends this one
     threading.Thread(target=_exit_with_parent, daemon=True).start()
-    if options["threads"] is not None:
-        os.environ["OMP_NUM_THREADS"] = str(options["threads"])  # which counts when torch is imported, so not later
-    with cell.log_file.open("ab") as log:
+    with cell.log_file.open("ab") as log:  # what libraries print without Python
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
     sender.send(run_with_log(cell, **options))
@@ -166,18 +163,7 @@ def _exit_with_parent() -> None:
     os._exit(1)
 
 
-@contextmanager
-def _main_hidden() -> Iterator[None]:
-    """Hide the calling script from a process that is spawned, which would run it if it has no `__main__` guard."""
-    main = sys.modules["__main__"]
-    sys.modules["__main__"] = ModuleType("__main__")
-    try:
-        yield
-    finally:
-        sys.modules["__main__"] = main
-
-
-class Ray(Engine):
+class Ray:
     """Runs every cell as a task of a Ray cluster; one that loses its worker is started elsewhere and resumes.
 
     Args:
@@ -194,23 +180,21 @@ class Ray(Engine):
                 raise InputError(f"{name} is {value:g}, expected 0, or at least {SMALLEST_RAY_SHARE:g}.")
         if gpus > 1 and gpus % 1:
             raise InputError(f"gpus-per-cell is {gpus:g}, expected a whole number, or a part of one such as 0.5.")
+        try:
+            self._ray: Any = import_module("ray")
+        except ModuleNotFoundError as error:
+            raise InputError(
+                "--engine ray: ray is not installed. It is the extra ray: pip install '.[ray]' in a clone."
+            ) from error
+        if address != "local" and not self._ray.is_initialized():
+            check_cluster(address)
 
-    def __enter__(self) -> "Ray":
-        self._ray = _import_ray()
-        self._started_here = not self._ray.is_initialized()
-        if self._started_here:
-            if self.address != "local":
-                check_cluster(self.address)
-            extra = {"include_dashboard": False} if self.address == "local" else {}
-            self._ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **extra)
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if self._started_here:
-            self._ray.shutdown()
-
-    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Iterator[Outcome]:
+    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Generator[Outcome, None, None]:
         ray = self._ray
+        started_here = not ray.is_initialized()
+        if started_here:
+            extra: dict[str, Any] = {"include_dashboard": False} if self.address == "local" else {}
+            ray.init(address=self.address, log_to_driver=False, logging_level="ERROR", **extra)
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         if not any(node.get("CPU", 0) >= self.cpus and node.get("GPU", 0) >= self.gpus for node in nodes):
             say(f"no node of the cluster has {self.cpus:g} CPUs and {self.gpus:g} GPUs: the cells wait for one")
@@ -219,27 +203,21 @@ class Ray(Engine):
         options: dict[str, Any] = {"overwrite": overwrite, "wait_seconds": 2 * STALE_SECONDS}
         options |= {"folder": os.getcwd(), "threads": max(1, int(self.cpus))}
         waiting = {task.options(name=str(cell)).remote(cell, **options): cell for cell in cells}
-        while waiting:
-            (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
-            cell = waiting.pop(ready)
-            try:
-                outcome = ray.get(ready)
-                outcome.write_files()
-            except ray.exceptions.RayError as error:
-                outcome = record_lost_process(cell, reason_of(error))
-            except OSError as error:
-                outcome = Outcome.of_error(cell, error)
-            yield outcome
-
-
-CONNECT_TO_RAY = """
-import sys
-import ray
-try:
-    ray.init(address=sys.argv[1], log_to_driver=False, logging_level="ERROR")
-except Exception as error:
-    sys.exit("REASON " + " ".join(str(error).split()))
-"""
+        try:
+            while waiting:
+                (ready, *_), _ = ray.wait(list(waiting), num_returns=1)
+                cell = waiting.pop(ready)
+                try:
+                    outcome = ray.get(ready)
+                    outcome.write_files()
+                except ray.exceptions.RayError as error:
+                    outcome = record_lost_process(cell, reason_of(error))
+                except OSError as error:
+                    outcome = Outcome.of_error(cell, error)
+                yield outcome
+        finally:
+            if started_here:
+                ray.shutdown()
 
 
 def check_cluster(address: str) -> None:
@@ -248,49 +226,24 @@ def check_cluster(address: str) -> None:
     First see whether anything listens, which is quick; then whether another process can connect.
     """
     nothing = f"--address {address}: there is no Ray cluster"
-    start = "Start one with `ray start --head`, or give its address."
+    fix = "Start one with `ray start --head`, and give the address that it prints."
     if address != "auto":
-        host, port = _host_and_port(address)
+        host, _, port = address.removeprefix("ray://").rpartition(":")
+        if not host or not port.isdecimal() or int(port) >= 2**16:
+            raise InputError(f"--address {address}: expected host:port, ray://host:port, auto or local.")
         try:
-            socket.create_connection((host, port), timeout=CONNECT_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
         except OSError as error:
-            why = error.strerror or str(error) or "no answer"
-            raise InputError(f"{nothing} ({why}). {start}") from error
-    command = [sys.executable, "-c", CONNECT_TO_RAY, address]
+            raise InputError(f"{nothing} ({error.strerror or error}). {fix}") from error
+    connect = "import ray, sys; ray.init(address=sys.argv[1], log_to_driver=False, logging_level='ERROR')"
     try:
-        found = subprocess.run(command, capture_output=True, timeout=RAY_ANSWER_SECONDS)
+        found = subprocess.run(
+            [sys.executable, "-c", connect, address], capture_output=True, text=True, timeout=RAY_ANSWER_SECONDS
+        )
     except subprocess.TimeoutExpired:
         raise InputError(
-            f"{nothing}: what listens there does not answer as one within {RAY_ANSWER_SECONDS:.0f} seconds. "
-            f"Give the address that `ray start --head` prints."
+            f"{nothing}: what listens there does not answer within {RAY_ANSWER_SECONDS:.0f} seconds. {fix}"
         ) from None
     if found.returncode:
-        said = found.stderr.decode(errors="replace")
-        why = said.rpartition("REASON ")[2].strip() if "REASON " in said else f"exit code {found.returncode}"
-        if "InvalidAuthToken" in said or "AuthenticationError" in said:
-            raise InputError(
-                f"--address {address}: this Ray cluster asks for a token. Set RAY_AUTH_MODE=token and give the "
-                f"cluster's token, as Ray's page on token authentication says."
-            )
-        if address == "auto" and "any running Ray instance" in why:
-            raise InputError(f"{nothing} that this machine is part of. {start}")
-        raise InputError(f"{nothing} that can be used ({why}).")
-
-
-def _host_and_port(address: str) -> tuple[str, int]:
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise InputError(f"--address {address}: expected host:port, ray://host:port, auto or local.")
-    return host.strip("[]"), int(port)
-
-
-def _import_ray() -> ModuleType:
-    try:
-        import ray
-    except ModuleNotFoundError as error:
-        if error.name != "ray":
-            raise
-        raise InputError(
-            "--engine ray: ray is not installed. It is the extra ray: pip install '.[ray]' in a clone."
-        ) from error
-    return ray
+        said = found.stderr.strip().splitlines() or [f"exit code {found.returncode}"]
+        raise InputError(f"{nothing} that can be used ({in_one_line(said[-1])}). {fix}")

@@ -2,26 +2,21 @@
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from open_nvib.store.cells import CellSettings
 from open_nvib.store.evaluations import name_of
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, file_lock
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
-from open_nvib.store.yaml_file import as_mapping, check_keys, merged, read_mapping, settings_of, shown
+from open_nvib.store.yaml_file import merged, read_mapping, settings_of, shown
 
 Say = Callable[[str], None]
 """Takes a line of progress."""
 
-KEYS = ("name", "title", "scale", "prepare", "output", "seeds", "evaluate", "defaults", "rows")
-ROW_KEYS = ("config", "seeds", "label", "paper", "overrides")
 ROW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
-GROUPS = tuple(field.name for field in fields(TrainConfig) if is_dataclass(field.type))
 
 
 @dataclass(frozen=True)
@@ -117,126 +112,114 @@ class Experiment:
     evaluate: EvaluateConfig
     rows: tuple[Row, ...]
 
-    def cell(self, row: Row, seed: int) -> Cell:
-        directory, train = self.output / row.name / f"seed-{seed}", replace(row.train, seed=seed)
-        return Cell(row.name, seed, row.label, row.paper, directory, train, self.evaluate, self.prepare)
-
     def cells(self, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Cell]:
         """Select the cells of these rows and seeds; of all rows or seeds if none are given.
 
         The first seed of every row comes before the second of any, so that an experiment cut short has all rows.
         """
         names = [row.name for row in self.rows]
+        known = sorted({seed for row in self.rows for seed in row.seeds})
         for name in rows:
             if name not in names:
                 raise InputError(f"{self.path}: no row {name!r}; available: {', '.join(names)}.")
-        known = sorted({seed for row in self.rows for seed in row.seeds})
         for seed in seeds:
             if seed not in known:
                 raise InputError(f"{self.path}: no row has seed {seed}; available: {', '.join(map(str, known))}.")
         chosen = [
-            (turn, self.cell(row, seed))
+            (turn, row, seed)
             for row in self.rows
             for turn, seed in enumerate(row.seeds)
             if (not rows or row.name in rows) and (not seeds or seed in seeds)
         ]
         if not chosen:
             raise InputError(f"{self.path}: none of the rows {', '.join(rows)} has seed {', '.join(map(str, seeds))}.")
-        return [cell for _, cell in sorted(chosen, key=lambda entry: entry[0])]
+        return [self._cell(row, seed) for _, row, seed in sorted(chosen, key=lambda entry: entry[0])]
+
+    def _cell(self, row: Row, seed: int) -> Cell:
+        directory, train = self.output / row.name / f"seed-{seed}", replace(row.train, seed=seed)
+        return Cell(row.name, seed, row.label, row.paper, directory, train, self.evaluate, self.prepare)
+
+
+# The file
+
+
+@dataclass(frozen=True)
+class _RowEntry:
+    """A row as the file has it."""
+
+    config: str
+    seeds: list[int] | None = None
+    label: str | None = None
+    paper: str | None = None
+    overrides: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class _ExperimentEntries:
+    """The file of an experiment."""
+
+    name: str | None = None
+    title: str | None = None
+    scale: str = ""
+    prepare: PrepareConfig | None = None
+    output: str | None = None
+    seeds: list[int] = field(default_factory=lambda: [0])
+    evaluate: EvaluateConfig | None = None
+    defaults: dict[str, Any] | None = None
+    rows: dict[str, _RowEntry] = field(default_factory=dict)
 
 
 def load_experiment(file: str | Path) -> Experiment:
     """Read the YAML of an experiment. A mistake in it, or in a configuration that it names, is an InputError."""
     path = Path(file).expanduser()
-    given = read_mapping(path)
-    check_keys(given, KEYS, where=str(path))
-    name = _text(given, "name", path.stem, where=str(path))
-    if Path(name).name != name or name == ".." or "\\" in name:  # it names a folder
-        raise InputError(f"{path}: name is {shown(name)}, expected one without / and \\. Choose another name.")
-    prepare = None
-    if given.get("prepare") is not None:
-        prepare = settings_of(PrepareConfig, given["prepare"], where=f"{path}: prepare")
-    evaluate = settings_of(EvaluateConfig, given.get("evaluate"), where=f"{path}: evaluate")
-    seeds = _seeds(given.get("seeds", [0]), where=f"{path}: seeds")
-    defaults = _overrides(given.get("defaults"), where=f"{path}: defaults")
-    if prepare is not None:
-        defaults = {"data": prepare.output, **defaults}
-    rows = as_mapping(given.get("rows"), where=f"{path}: rows")
-    if not rows:
+    given = settings_of(_ExperimentEntries, read_mapping(path), where=str(path))
+    name = given.name or path.stem
+    if Path(name).name != name or name == ".." or "\\" in name:
+        raise InputError(f"{path}: name: got {shown(name)}, which names a folder, expected one without / and \\.")
+    if not given.rows:
         raise InputError(f"{path}: no rows, expected at least one, such as {{t: {{config: configs/t.yaml}}}}.")
+    defaults = {"data": given.prepare.output} if given.prepare else {}
+    defaults |= given.defaults or {}
     return Experiment(
         path=path,
         name=name,
-        title=_text(given, "title", name, where=str(path)),
-        scale=_text(given, "scale", "", where=str(path)),
-        output=Path(_text(given, "output", f"runs/{name}", where=str(path))).expanduser(),
-        prepare=prepare,
-        evaluate=evaluate,
-        rows=tuple(_row(path, name, row, seeds, defaults) for name, row in rows.items()),
+        title=given.title or name,
+        scale=given.scale,
+        output=Path(given.output or f"runs/{name}").expanduser(),
+        prepare=given.prepare,
+        evaluate=given.evaluate or EvaluateConfig(),
+        rows=tuple(_row(path, name, row, given.seeds, defaults) for name, row in given.rows.items()),
     )
 
 
-def _row(path: Path, name: str, value: Any, seeds: tuple[int, ...], defaults: Mapping[str, Any]) -> Row:
+def _row(path: Path, name: str, given: _RowEntry, seeds: list[int], defaults: Mapping[str, Any]) -> Row:
     where = f"{path}: row {name!r}"
     if not ROW_NAME.fullmatch(name):
         raise InputError(f"{where}: names a folder, expected letters, digits and . _ + - only. Choose another name.")
-    given = as_mapping(value, where=where)
-    check_keys(given, ROW_KEYS, where=where)
-    if "config" not in given:
-        raise InputError(f"{where}: has no config. Give the YAML file of its configuration.")
-    config = _find(path, _text(given, "config", "", where=where), where=where)
-    overrides = _overrides(given.get("overrides"), where=f"{where}: overrides")
-    settings = merged(TrainConfig, _settings(read_mapping(config), where=str(config)), defaults, overrides)
+    folders = (Path(), path.parent, path.parent.parent)
+    config = next((folder / given.config for folder in folders if (folder / given.config).is_file()), None)
+    if config is None:
+        raise InputError(
+            f"{where}: no configuration {given.config!r} in the working directory, in {path.parent} or one folder up. "
+            f"Give the YAML file of a configuration."
+        )
+    overrides = given.overrides or {}
+    if "seed" in {**defaults, **overrides}:
+        raise InputError(f"{where}: seed is set as a default or an override. Give seeds: [0] to the row instead.")
+    seeds = seeds if given.seeds is None else given.seeds
+    if not seeds or len(set(seeds)) != len(seeds) or min(seeds) < 0:
+        raise InputError(f"{where}: seeds: got {shown(seeds)}, expected different whole numbers, such as [0, 1].")
+    settings = merged(TrainConfig, read_mapping(config), defaults, overrides)
     return Row(
         name=name,
-        label=_text(given, "label", name, where=where),
-        paper=_text(given, "paper", name, where=where),
-        seeds=_seeds(given["seeds"], where=f"{where}: seeds") if "seeds" in given else seeds,
+        label=given.label or name,
+        paper=given.paper or name,
+        seeds=tuple(seeds),
         train=settings_of(TrainConfig, settings, where=f"{where} ({config})"),
     )
 
 
-def _settings(value: Any, *, where: str) -> dict[str, Any]:
-    """Check that groups of settings are mappings."""
-    given = as_mapping(value, where=where)
-    for key in given:
-        if "." in key:
-            group, _, name = key.partition(".")
-            raise InputError(f"{where}: got the key {key}, expected a mapping: {group}: {{{name}: …}}.")
-    return {key: as_mapping(value, where=f"{where}: {key}") if key in GROUPS else value for key, value in given.items()}
-
-
-def _overrides(value: Any, *, where: str) -> dict[str, Any]:
-    given = _settings(value, where=where)
-    if "seed" in given:
-        raise InputError(f"{where}: seed is not set here. Give seeds: [{given['seed']}] to the row.")
-    return given
-
-
-def _find(path: Path, config: str, *, where: str) -> Path:
-    for folder in (Path(), path.parent, path.parent.parent):
-        if (folder / config).is_file():
-            return folder / config
-    raise InputError(
-        f"{where}: no configuration {config!r} in the working directory, in {path.parent} or one folder up. "
-        f"Give the YAML file of a configuration."
-    )
-
-
-def _text(given: Mapping[str, Any], key: str, default: str, *, where: str) -> str:
-    value = given.get(key, default)
-    if not isinstance(value, str) or not (value or not default):
-        raise InputError(f"{where}: {key} is {shown(value)}, expected text.")
-    return value
-
-
-def _seeds(value: Any, *, where: str) -> tuple[int, ...]:
-    whole = isinstance(value, list) and all(type(seed) is int and seed >= 0 for seed in value)
-    if not whole or not value or len(set(value)) != len(value):
-        raise InputError(
-            f"{where}: got {shown(value)}, expected a list of different whole numbers from 0, such as [0, 1, 2]."
-        )
-    return tuple(value)
+# The data
 
 
 def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
@@ -247,17 +230,17 @@ def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
     from open_nvib.text.data.prepared import is_prepared
 
     output = Path(config.output).expanduser()
-    if not is_prepared(output):
-        try:
-            output.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"{output}: cannot be written ({error.strerror}). Give prepare another output.") from error
-        with FileLock(output.with_name(f".{output.name}.lock")):
-            if not is_prepared(output):
-                say(f"preparing {config.source} in {output}")
-                prepare(config)
-                return
-    check_recipe(config)
+    if is_prepared(output):
+        check_recipe(config)
+        return
+    try:
+        lock = file_lock(output.with_name(f".{output.name}.lock"))
+    except OSError as error:
+        raise InputError(f"{output}: cannot be written ({error.strerror}). Give prepare another output.") from error
+    with lock:
+        if not is_prepared(output):
+            say(f"preparing {config.source} in {output}")
+        prepare(config)  # which opens what another process has made in the meantime
 
 
 def check_recipe(config: PrepareConfig | None) -> None:

@@ -3,6 +3,7 @@
 import statistics
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -16,10 +17,8 @@ from open_nvib.experiments.cell import (
 )
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
-from open_nvib.store.cells import CellResult
-from open_nvib.store.claims import run_being_written
 from open_nvib.store.files import InputError
-from open_nvib.store.runs import read_lengths, read_log
+from open_nvib.store.runs import read_lengths, read_log, run_being_written
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
 STATUS_NAMES: tuple[StatusName, ...] = ("done", "running", "interrupted", "failed", "waiting")
@@ -55,11 +54,11 @@ def run_experiment(
         experiment.output.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"{experiment.output}: cannot be written ({error.strerror}). Give another output.") from error
-    with engine:
-        if outcomes:
-            say(f"{experiment.name}: {len(outcomes)} of {_count(len(cells))} not run again")
-        prepare_if_missing(experiment.prepare, say)  # once and here, where a mistake stops everything before it begins
-        for outcome in engine.run(waiting, overwrite=overwrite, say=say):
+    if outcomes:
+        say(f"{experiment.name}: {len(outcomes)} of {_count(len(cells))} not run again")
+    prepare_if_missing(experiment.prepare, say)  # once and here, where a mistake stops everything before it begins
+    with closing(engine.run(waiting, overwrite=overwrite, say=say)) as running:
+        for outcome in running:
             outcomes.append(outcome)
             reason = f": {outcome.reason}" if outcome.reason else ""
             say(f"{outcome.cell}: {outcome.state}{reason} ({len(outcomes)} of {len(cells)})")
@@ -76,7 +75,10 @@ def _partition(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) ->
         if conflict and not overwrite:
             raise InputError(conflict)
         if not conflict and (result := finished_result(cell, known)) is not None:
-            outcomes.append(_keep(cell, result))
+            labelled = replace(result, label=cell.label, paper=cell.paper)  # as the row is called now
+            if labelled != result:
+                write_result(cell, labelled)
+            outcomes.append(Outcome(cell, "kept", result=labelled))
         elif known is not None and known.state == "failed" and not retry_failed and not conflict:
             outcomes.append(Outcome(cell, "failed", known.reason or ""))
         else:
@@ -84,29 +86,17 @@ def _partition(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) ->
     return outcomes, waiting
 
 
-def _keep(cell: Cell, result: CellResult) -> Outcome:
-    """Keep the result of a cell, with the label that the row has now: it changes nothing that was measured."""
-    labelled = replace(result, label=cell.label, paper=cell.paper)
-    try:
-        if labelled != result:
-            write_result(cell, labelled)
-    except OSError as error:
-        return Outcome.of_error(cell, error)
-    return Outcome(cell, "kept", result=labelled)
-
-
 def summary(outcomes: Sequence[Outcome]) -> str:
     """Count the outcomes, after a line for each cell that failed."""
-    done = sum(outcome.state in ("done", "kept") for outcome in outcomes)
-    failed = [outcome for outcome in outcomes if outcome.state == "failed"]
+    lines = []
+    for outcome in outcomes:
+        if outcome.state == "failed":
+            file = outcome.cell.failure_file
+            lines.append(f"{outcome.cell} failed: {outcome.reason}{f' ({file})' if file.is_file() else ''}")
     busy = sum(outcome.state == "busy" for outcome in outcomes)
-    counts = [f"{done} done", f"{len(failed)} failed" if failed else "", f"{busy} run elsewhere" if busy else ""]
-    return "\n".join([*map(_describe_failure, failed), f"{_count(len(outcomes))}: {', '.join(filter(None, counts))}"])
-
-
-def _describe_failure(outcome: Outcome) -> str:
-    file = outcome.cell.failure_file
-    return f"{outcome.cell} failed: {outcome.reason}{f' ({file})' if file.is_file() else ''}"
+    counts = {"done": len(outcomes) - len(lines) - busy, "failed": len(lines), "run elsewhere": busy}
+    shown = [f"{count} {state}" for state, count in counts.items() if count or state == "done"]
+    return "\n".join([*lines, f"{_count(len(outcomes))}: {', '.join(shown)}"])
 
 
 def _count(cells: int) -> str:
@@ -161,36 +151,24 @@ def status_of(cell: Cell) -> CellStatus:
         name = "done"
     elif is_alive(cell, state):
         name = "running"
+    optimiser = cell.train.optimiser
+    step, steps = None, optimiser.steps
+    with suppress(InputError):  # a damaged log
+        step = max((entry.step for entry in read_log(run_being_written(cell.run))), default=None)
+    with suppress(InputError):  # not begun
+        steps = steps or optimiser.steps_for(sum(read_lengths(cell.run).lengths))
     return CellStatus(
         row=cell.row,
         seed=cell.seed,
         state=name,
         phase=state.phase,
-        step=_last_step(cell),
-        steps=_steps_in_all(cell),
+        step=step,
+        steps=steps,
         seconds=round(sum(state.seconds.values()), 1),
         training_seconds=round(state.seconds.get("train", 0.0), 1),
         reason=state.reason,
         host=state.host if name == "running" else None,
     )
-
-
-def _last_step(cell: Cell) -> int | None:
-    try:
-        return max((entry.step for entry in read_log(run_being_written(cell.run))), default=None)
-    except InputError:
-        return None
-
-
-def _steps_in_all(cell: Cell) -> int | None:
-    """Take the number of steps from the settings, or from the number of training sentences that the run has noted."""
-    optimiser = cell.train.optimiser
-    if optimiser.steps is not None:
-        return optimiser.steps
-    try:
-        return optimiser.steps_for(sum(read_lengths(cell.run).lengths))
-    except InputError:
-        return None
 
 
 def seconds_left(statuses: Sequence[CellStatus]) -> float | None:

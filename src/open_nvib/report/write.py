@@ -12,7 +12,7 @@ from open_nvib.report.results import Plan, Results, read_results
 from open_nvib.store.cells import check_export, export_cells
 from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, write_text
-from open_nvib.store.runs import is_run
+from open_nvib.store.runs import complete_replacement, is_run
 
 PAGE, MARKDOWN, FIGURES, CELLS = "report.html", "report.md", "figures", "cells"
 
@@ -38,8 +38,6 @@ def report_on(path: str | Path, *, output: str | Path | None = None, cells: str 
             raise InputError(f"{name} is empty, expected the name of a directory. Give one, or leave the option out.")
     path = Path(path).expanduser()
     if os.path.isdir(path):  # which is False, not an error, for a name that is too long
-        from open_nvib.store.claims import complete_replacement
-
         complete_replacement(path)
         if not is_run(path):
             raise InputError(

@@ -8,8 +8,8 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from open_nvib.store.evaluations import Evaluation, upgrade
-from open_nvib.store.files import OPTIONAL, InputError, in_one_line, read_record, write_text
+from open_nvib.store.evaluations import Evaluation, load
+from open_nvib.store.files import OPTIONAL, InputError, read_record, write_text
 from open_nvib.store.runs import read_log, read_metrics
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig
@@ -111,7 +111,7 @@ class CellState:
 def read_cell(file: Path) -> CellResult:
     """Read the result of a cell; an InputError names the entry that does not fit."""
     fix = "Run its cell again, or remove it from the directory of results."
-    return replace(read_record(file, CellResult, fix=fix, upgrade=upgrade), path=file)
+    return replace(read_record(file, CellResult, fix=fix, load=load), path=file)
 
 
 def read_cells(folder: Path) -> list[CellResult]:
@@ -147,10 +147,7 @@ def export_cells(cells: Sequence[CellResult], folder: Path) -> list[str]:
         target = folder / cell.export_name
         assert cell.path is not None
         text = cell.path.read_text(encoding="utf-8")
-        try:
-            write_text(target, text)
-        except OSError as error:
-            raise InputError(f"{target}: cannot be written ({in_one_line(error)}). Give another --output.") from error
+        write_text(target, text)
         if (size := len(text.encode())) > LARGEST_BYTES:
             remarks.append(f"{target}: {size:,} bytes, expected at most {LARGEST_BYTES:,} of a result.")
     return remarks

@@ -3,6 +3,7 @@
 A number that is not finite, and one that was not measured, is null on disk and None here.
 """
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -353,6 +354,11 @@ def _obstacles(part: Part, known: Evaluation, fresh: Evaluation, used: set[str])
         if name in used and before != now:
             found.append(f"{name} was {before}, now {now}")
     return found
+
+
+def load(text: str) -> Any:
+    """Read JSON with evaluations in it, of this version or an earlier one."""
+    return upgrade(json.loads(text))
 
 
 def upgrade(value: Any) -> Any:

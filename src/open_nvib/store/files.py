@@ -35,8 +35,6 @@ T = TypeVar("T")
 PARTIAL = ".partial"
 LONGEST_REASON = 200
 """Characters of another library's message that are quoted in an error."""
-MAX_RECORD_BYTES = 64 * 2**20
-"""Size of a file of settings, numbers or logs above which it is none of ours."""
 OPTIONAL = {"optional": True}
 """Metadata of a dataclass field that `as_builtins` leaves out where it is None or empty."""
 
@@ -76,37 +74,27 @@ def write_text(path: Path, text: str) -> None:
         raise
 
 
-def whole_name(path: Path) -> str:
-    """Return the name that a file has once `write_text` has written all of it."""
-    return path.stem.rpartition(".")[0] if path.suffix == PARTIAL else path.name
-
-
 def write_json(path: Path, value: Any, *, indent: int | None = None) -> None:
     """Write the JSON of `as_builtins(value)`, as `write_text` does."""
     write_text(path, json.dumps(as_builtins(value), indent=indent, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_stored(path: Path) -> bytes:
-    """Read a file; an OSError for a huge one, and for anything else, such as a pipe, which would be read for ever."""
+    """Read a file; an OSError for anything else, such as a pipe, which would be read for ever."""
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
-    if (size := path.stat().st_size) > MAX_RECORD_BYTES:
-        raise OSError(errno.EFBIG, f"{size:,} bytes, expected at most {MAX_RECORD_BYTES:,}", str(path))
     return path.read_bytes()
 
 
-def read_record(path: Path, kind: type[T], *, fix: str, upgrade: Callable[[Any], Any] = lambda value: value) -> T:
-    """Read a JSON file as the dataclass `kind`; an InputError names the entry that does not fit.
+def read_record(path: Path, kind: type[T], *, fix: str, load: Callable[[str], Any] = json.loads) -> T:
+    """Read a file as the dataclass `kind`; an InputError names the entry that does not fit.
 
     Entries that the dataclass does not have are ignored; those that the file does not have take their defaults. JSON's
-    extensions Infinity and NaN, which earlier versions wrote, are None. `upgrade` turns what earlier versions wrote
-    into the form of today.
+    extensions Infinity and NaN, which earlier versions wrote, are None. `load` turns the text into JSON's own types.
     """
     try:
-        return from_builtins(upgrade(as_builtins(json.loads(read_stored(path).decode()))), kind)
-    except json.JSONDecodeError as error:
-        raise damaged(path, f"not JSON: {error}", fix=fix) from error
-    except (OSError, ValueError, RecursionError) as error:  # ValueError: of UTF-8, of msgspec, of a __post_init__
+        return from_builtins(as_builtins(load(read_stored(path).decode())), kind)
+    except (OSError, ValueError, RecursionError) as error:  # ValueError: of UTF-8, JSON, msgspec, a __post_init__
         raise damaged(path, error, fix=fix) from error
 
 
@@ -133,28 +121,23 @@ def check_characters(texts: Iterable[str]) -> None:
 
 
 def obstacle_to_writing(directory: Path) -> str | None:
-    """Say why no file can be written to a directory, which is made if missing; None if one can.
-
-    A full disk is an OSError: it is no property of the directory.
-    """
+    """Say why no file can be written to a directory, which is made if missing; None if one can."""
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             return None
     except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise
         return in_one_line(error)
 
 
 def disk_trouble(error: BaseException, folder: Path = Path()) -> str | None:
     """Say what the disk, or a path on it, refused if that is what an error of any library is about; None if not."""
     text = str(error)
-    full = getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or "No space left" in text
     torch_failed = isinstance(error, RuntimeError) and "inline_container" in text  # it does not say why
-    if full or (torch_failed and shutil.disk_usage(folder).free < 2**20):
+    if "No space left" in text or (torch_failed and shutil.disk_usage(folder).free < 2**20):
         return "no space left on the disk"
-    of_a_path = isinstance(error, OSError) and (error.filename or error.errno in (errno.EFBIG, errno.EIO, errno.EROFS))
+    disk_errors = (errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+    of_a_path = isinstance(error, OSError) and (error.filename or error.errno in disk_errors)
     return in_one_line(error) if of_a_path or torch_failed or "(os error " in text else None
 
 

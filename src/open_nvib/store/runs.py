@@ -1,28 +1,38 @@
-"""A run directory: the names of its files, and their typed readers and writers."""
+"""A run directory: its files with their typed readers and writers, who may write it, and its checkpoints."""
 
 import json
-from collections.abc import Callable
+import os
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
+from filelock import Timeout
 
-from open_nvib.store.evaluations import Evaluation, upgrade
+from open_nvib.store.evaluations import Evaluation, load
 from open_nvib.store.files import (
+    MANIFEST,
     OPTIONAL,
+    PARTIAL,
+    InputError,
     as_builtins,
+    damage,
     damaged,
     file_lock,
-    from_builtins,
+    in_one_line,
     read_record,
     read_stored,
     write_json,
     write_manifest,
     write_text,
 )
-from open_nvib.store.settings import MOST, TrainConfig
+from open_nvib.store.settings import MOST, TrainConfig, differences
 from open_nvib.store.task_settings import Recipe
+from open_nvib.store.yaml_file import as_mapping, load_yaml
 
 CHECKPOINTS, MODEL, TOKENIZER = "checkpoints", "model", "tokenizer"
 CONFIG, LENGTHS, LOG, METRICS, NUMBERS = "config.yaml", "lengths.json", "log.jsonl", "metrics.json", "numbers.json"
@@ -31,6 +41,11 @@ LOCK = f".{METRICS}.lock"
 INDEX = f"{WEIGHTS}.index.json"
 FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", INDEX)
 """Files with which the Auto classes of transformers open a run directory; the index leads to the weights in model/."""
+OF_A_RUN = (CONFIG, MANIFEST, LENGTHS, LOG, CHECKPOINTS, MODEL, NUMBERS, TOKENIZER, *FOR_TRANSFORMERS, METRICS)
+"""The files of a run, in the order in which those of a replacement are moved."""
+TRAINING_LOCK = ".training.lock"
+REPLACEMENT = ".replacement"
+"""Folder of a run in which another run that is to replace it is trained."""
 MOST_TOKENS = 2**24
 """Length of a text above which no model has positions."""
 
@@ -59,27 +74,14 @@ def write_config(run: Path, config: TrainConfig) -> None:
 
 def read_config(run: Path) -> TrainConfig:
     """Read the configuration that the run was trained with; an option newer than the run has its default."""
-    path = run / CONFIG
-    content = read_config_values(path)
-    try:
-        return from_builtins(content, TrainConfig)
-    except ValueError as error:
-        raise damaged(path, error, fix=RESTORE) from error
 
+    def load_whole(text: str) -> Any:
+        values = as_mapping(load_yaml(text), where="settings")
+        if missing := {"data", "partition", "seed"} - values.keys():  # an empty file is not a run of the defaults
+            raise InputError(f"missing: {', '.join(sorted(missing))}")
+        return values
 
-def read_config_values(path: Path) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(read_stored(path).decode())
-    except OSError as error:
-        raise damaged(path, error, fix=RESTORE) from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
-        raise damaged(path, f"not YAML: {error}", fix=RESTORE) from error
-    kinds = {"data": str, "partition": str, "seed": int}
-    content = content if isinstance(content, dict) else {}
-    wrong = [name for name, kind in kinds.items() if type(content.get(name)) is not kind]
-    if wrong:
-        raise damaged(path, f"missing or wrong: {', '.join(wrong)}", fix=RESTORE)
-    return content
+    return read_record(run / CONFIG, TrainConfig, fix=RESTORE, load=load_whole)
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ class RunMetrics:
 def read_metrics(run: Path) -> RunMetrics:
     """Read what was measured; empty where nothing was written yet."""
     path = run / METRICS
-    return read_record(path, RunMetrics, fix=TRAIN_AGAIN, upgrade=upgrade) if path.exists() else RunMetrics()
+    return read_record(path, RunMetrics, fix=TRAIN_AGAIN, load=load) if path.exists() else RunMetrics()
 
 
 def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> RunMetrics:
@@ -217,3 +219,153 @@ def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> Run
         metrics = change(read_metrics(run))
         write_json(run / METRICS, metrics, indent=1)
     return metrics
+
+
+# Who may write a run directory
+
+
+@dataclass(frozen=True)
+class Claim:
+    """Where a run is to be written, and its metrics on validation data if this very run is finished."""
+
+    path: Path
+    finished: dict[str, float | None] | None = None
+
+
+def claim_directory(directory: Path, config: TrainConfig, *, overwrite: bool) -> Claim:
+    """Find where a run with this configuration may be written; an InputError if nowhere. Nothing is changed.
+
+    A run may be written to `directory` if that is empty or holds this run, interrupted. A run that replaces another,
+    with `overwrite`, is first trained in a subfolder.
+    """
+    try:
+        names = {path.name for path in directory.iterdir() if path.suffix != PARTIAL}
+    except FileNotFoundError:
+        names = set()
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be used ({in_one_line(error)}). Give another --output.") from error
+    refuse_links(directory)
+    replacement = directory / REPLACEMENT
+    if (replacement / METRICS).exists():  # killed while it was moved, which is to be completed first
+        return Claim(directory)
+    if not is_run(directory):
+        begun = TRAINING_LOCK in names and names <= {TOKENIZER, LENGTHS, CONFIG, TRAINING_LOCK}
+        if names and not begun:  # the lock is our mark: a run that was killed while it was begun
+            raise InputError(f"{directory}: exists and is not a run of open_nvib. Give another --output.")
+        return Claim(directory)
+    if _is_same_run(replacement, config):
+        return Claim(replacement)
+    if overwrite:
+        unfinished = _is_same_run(directory, config) and not (directory / METRICS).exists()
+        return Claim(directory if unfinished else replacement)
+    if different := differences(read_config(directory), config):
+        raise InputError(
+            f"{directory}: holds a run with other settings ({', '.join(different[:5])}). Give another --output, or "
+            f"--overwrite to replace it."
+        )
+    return Claim(directory, read_metrics(directory).validation or None)
+
+
+def _is_same_run(run: Path, config: TrainConfig) -> bool:
+    try:
+        return is_run(run) and not differences(read_config(run), config)
+    except InputError:  # damaged
+        return False
+
+
+def discard_other_replacement(path: Path, config: TrainConfig) -> None:
+    """Remove a replacement that was stopped and has other settings than the one that is to be written there."""
+    if path.name == REPLACEMENT and not _is_same_run(path, config):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def discard_empty_replacement(path: Path) -> None:
+    """Remove a replacement that failed before its first checkpoint: there is nothing in it to go on from."""
+    if path.name == REPLACEMENT and not checkpoints(path / CHECKPOINTS):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def replace_run(directory: Path) -> None:
+    """Move the files of a finished replacement to their places. If that is interrupted, calling it again goes on.
+
+    Metrics are written last and moved last: as long as they are in the replacement, it is finished and not yet moved.
+    """
+    replacement = directory / REPLACEMENT
+    if (replacement / METRICS).exists():
+        if (replacement / CONFIG).exists():  # nothing was moved yet
+            (replacement / CHECKPOINTS).mkdir(exist_ok=True)  # so that the checkpoints of the old run are replaced
+        for name in OF_A_RUN:
+            old, new = directory / name, replacement / name
+            if new.exists():
+                shutil.rmtree(old) if old.is_dir() and not old.is_symlink() else old.unlink(missing_ok=True)
+                new.rename(old)
+    if not is_run(replacement):
+        shutil.rmtree(replacement, ignore_errors=True)
+
+
+def complete_replacement(run: Path) -> None:
+    """Complete an interrupted replacement, of the run's own files alone. Call it before reading a run."""
+    refuse_links(run, files=False)  # a snapshot of the hub's cache has links to files, which are only read
+    if os.path.isfile(run / REPLACEMENT / METRICS):
+        with training_lock(run):
+            replace_run(run)
+
+
+def run_being_written(run: Path) -> Path:
+    """Return the folder that training writes to: the run itself, or that of its replacement."""
+    return run / REPLACEMENT if is_run(run / REPLACEMENT) else run
+
+
+def refuse_links(run: Path, *, files: bool = True) -> None:
+    """Raise an InputError if a run has a link in it: what it leads to is not the run's own, and may be changed.
+
+    Without `files`, links to files pass.
+    """
+    for folder, folders, names in os.walk(run):
+        for name in (*folders, *names) if files else folders:
+            if os.path.islink(os.path.join(folder, name)):
+                raise InputError(
+                    f"{os.path.join(folder, name)}: is a link, expected a file of the run itself. Copy the run with "
+                    f"`cp -rL`, which replaces links by what they lead to."
+                )
+
+
+@contextmanager
+def training_lock(directory: Path) -> Iterator[None]:
+    """Hold the lock of training in a directory, which is made if missing. It is released when the process ends."""
+    try:
+        lock = file_lock(directory / TRAINING_LOCK)
+        lock.acquire(timeout=0)
+    except Timeout as error:
+        raise InputError(
+            f"{directory}: another process is training this run. Wait until it ends, or give another --output."
+        ) from error
+    except OSError as error:
+        raise InputError(f"{directory}: cannot be written ({in_one_line(error)}). Give another --output.") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+# Checkpoints
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """List checkpoints by step, the newest first."""
+    found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
+    return sorted(found, key=step_of, reverse=True)
+
+
+def step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.split("-")[1])
+
+
+def last_good_checkpoint(directory: Path, say: Callable[[str], None]) -> Path | None:
+    """Find the newest checkpoint that is complete and undamaged; `say` a line on each that is passed over."""
+    for checkpoint in checkpoints(directory):
+        wrong = damage(checkpoint)
+        if wrong is None:
+            return checkpoint
+        say(f"{checkpoint}: passed over, {wrong}")
+    return None

@@ -1,11 +1,11 @@
 """Typed settings of training, as YAML and the command line give them: their bounds, and how they are compared."""
 
 from collections.abc import Callable
-from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any, Literal, get_args
 
 from open_nvib.schedules import Schedule as Schedule
-from open_nvib.store.files import InputError, as_builtins, in_one_line
+from open_nvib.store.files import InputError, in_one_line
 
 LARGEST_SEED = 2**32 - 1
 """Every generator of random numbers takes seeds up to this."""
@@ -338,39 +338,17 @@ class TrainConfig:
 # Comparison
 
 
-def differences(known: Any, now: Any) -> list[str]:
-    """Name the settings that differ, as paths such as model.kappa.
+def differences(known: Any, now: Any, path: str = "", kind: BottleneckKind | None = None) -> list[str]:
+    """Name the settings that differ, as paths such as model.kappa; both are dataclasses of the same class.
 
-    Both are dataclasses or mappings. `known` may be older than the code: a setting that it lacks has the default of
-    the dataclass `now`. Options that the kind of model does not use make no difference.
+    Options that a model of this `kind`, by default that of `now`, does not use make no difference.
     """
-    return sorted(_differences(_with_defaults(as_builtins(known), _defaults(now)), as_builtins(now)))
-
-
-def _defaults(settings: Any) -> dict[str, Any]:
-    if not is_dataclass(settings):
-        return {}
-    made = {f.name: f.default_factory() for f in fields(settings) if f.default_factory is not MISSING}
-    return as_builtins(made | {f.name: f.default for f in fields(settings) if f.default is not MISSING})
-
-
-def _with_defaults(known: Any, defaults: Any) -> Any:
-    if not isinstance(known, dict) or not isinstance(defaults, dict):
-        return known
-    return {**defaults, **{name: _with_defaults(value, defaults.get(name)) for name, value in known.items()}}
-
-
-def _differences(a: Any, b: Any, path: str = "") -> set[str]:
-    if isinstance(a, dict) and isinstance(b, dict):
-        names = a.keys() | b.keys()
-        if isinstance(model := b.get("model"), dict):
-            a, b = ({name: _used(value, model.get("bottleneck")) for name, value in side.items()} for side in (a, b))
-        return {d for name in names for d in _differences(a.get(name), b.get(name), f"{path}.{name}".strip("."))}
-    return set() if a == b else {path}
-
-
-def _used(settings: Any, kind: Any) -> Any:
-    """Leave out the options of a group that a model of this kind does not use."""
-    if not isinstance(settings, dict):
-        return settings
-    return {name: value for name, value in settings.items() if kind in USED_BY.get(name, (kind,))}
+    if not is_dataclass(now) or type(known) is not type(now):
+        return [] if known == now else [path]
+    if isinstance(now, TrainConfig):
+        kind = now.model.bottleneck
+    found = []
+    for name in (option.name for option in fields(now)):
+        if kind in USED_BY.get(name, (kind,)):
+            found += differences(getattr(known, name), getattr(now, name), f"{path}.{name}".strip("."), kind)
+    return sorted(found)

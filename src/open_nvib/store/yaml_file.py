@@ -77,14 +77,14 @@ def packaged_config(name: str) -> Path | None:
 def read_mapping(path: Path) -> dict[str, Any]:
     """Read a YAML file that holds a mapping."""
     try:
-        return as_mapping(load_yaml(path.read_text(encoding="utf-8")), where=str(path))
+        content = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"{path}: no such file. Give a YAML file.") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path}: cannot be read as text ({error}). Give a YAML file.") from error
+        raise InputError(f"{path}: cannot be read as text ({in_one_line(error)}). Give a YAML file.") from error
     except InputError as error:
-        message = str(error)
-        raise InputError(message if message.startswith(str(path)) else f"{path}: {message}") from error
+        raise InputError(f"{path}: {error}") from error
+    return as_mapping(content, where=str(path))
 
 
 def merged(kind: Any, *layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,12 +112,6 @@ def as_mapping(value: Any, *, where: str) -> dict[str, Any]:
 def shown(value: Any) -> str:
     """Format a value for a message, as YAML has it; of a long one, the beginning and the end."""
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else _short.repr(value)
-
-
-def check_keys(values: Mapping[str, Any], known: Collection[str], *, where: str) -> None:
-    for key in values:
-        if key not in known:
-            raise InputError(f"{where}: unknown key {key!r}{suggestion(key, known)}")
 
 
 def suggestion(name: Any, known: Collection[str]) -> str:
@@ -161,7 +155,7 @@ def convert(kind: Any, value: Any, path: tuple[str, ...] = ()) -> Any:
             return {convert(inner[0], key, path): convert(inner[1], value[key], (*path, str(key))) for key in value}
         if choice is float and type(value) is int and abs(value) < 2**1000:
             return float(value)
-        if type(value) is choice:
+        if choice is Any or type(value) is choice:
             return value
     raise SettingError(path, f"got {shown(value)}, expected {' or '.join(map(_describe, choices))}.")
 

@@ -21,15 +21,6 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.claims import (
-    claim_directory,
-    discard_empty_replacement,
-    discard_other_replacement,
-    last_good_checkpoint,
-    replace_run,
-    step_of,
-    training_lock,
-)
 from open_nvib.store.files import MANIFEST, InputError, digest_of_file, write_json, writing_to
 from open_nvib.store.runs import (
     CHECKPOINTS,
@@ -42,9 +33,16 @@ from open_nvib.store.runs import (
     Numbers,
     RunMetrics,
     change_metrics,
+    claim_directory,
     cut_log,
+    discard_empty_replacement,
+    discard_other_replacement,
     is_run,
+    last_good_checkpoint,
+    replace_run,
     seal_run,
+    step_of,
+    training_lock,
     write_config,
     write_lengths,
     write_numbers,

@@ -15,7 +15,6 @@ from transformers.utils.logging import disable_progress_bar
 from open_nvib._deprecation import renamed_method
 from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
-from open_nvib.store.claims import complete_replacement
 from open_nvib.store.files import InputError, OutsideTraining, check_characters, check_manifest, damaged
 from open_nvib.store.runs import (
     CONFIG,
@@ -24,6 +23,7 @@ from open_nvib.store.runs import (
     RESTORE,
     TOKENIZER,
     Numbers,
+    complete_replacement,
     is_run,
     read_config,
     read_lengths,
