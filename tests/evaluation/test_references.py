@@ -16,7 +16,6 @@ from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 
-
 SETTINGS = EvaluateConfig(samples=10, scorer_steps=2)
 
 
