@@ -105,8 +105,9 @@ class _Evaluator:
         self.run, self.settings, self.prepared, self.say = run, settings, prepared, say
         self.partition: str = run.config.partition
         self.cache = ResultCache(run.path / DIRECTORY, lambda name: say(f"{run.path}: {name}"))
-        own, config, device = run.path / DIRECTORY / SCORERS, run.model.config, run.model.device
-        self.references = References(prepared, self.partition, config, settings, own, say, device)
+        config: Any = run.model.config
+        own = run.path / DIRECTORY / SCORERS
+        self.references = References(prepared, self.partition, config, settings, own, say, run.model.device)
         self.held_out = self.references.held_out
 
     def measure(self) -> Evaluation:
