@@ -2,20 +2,7 @@ from dataclasses import replace
 
 import torch
 
-from open_nvib.app.html import (
-    MAX_MAP,
-    MAX_NAME_LETTERS,
-    cards,
-    framed,
-    heat_map,
-    joined,
-    marked,
-    message,
-    path_table,
-    text_list,
-    token_strip,
-    token_table,
-)
+from open_nvib.app.html import MAX_MAP, MAX_NAME_LETTERS, heat_map, joined, pieces, token_strip
 from open_nvib.text.using.inspection import TokenReport
 
 EVIL = '<script>alert("x")</script>'
@@ -45,7 +32,7 @@ def test_tokens_that_share_a_vector_stand_on_one_ground():
     assert "> now</span>" in page  # the space has the ground, too
     assert "<del" not in page
     assert "2 vectors for 4 tokens" in page
-    assert "nv-gone" not in token_table(shared)
+    assert "nv-gone" not in pieces.token_table(shared)
 
 
 def test_the_heaviest_token_is_the_darkest():
@@ -67,7 +54,7 @@ def test_of_a_pooled_latent_no_token_is_called_dropped():
 
 
 def test_differences_are_marked():
-    page = marked("the cat sat", "the dog sat", "a note")
+    page = pieces.marked("the cat sat", "the dog sat", "a note")
     assert '<del class="nv-lost">cat</del> <ins class="nv-new">dog</ins>' in page
     assert "a note" in page
 
@@ -79,21 +66,21 @@ def test_vectors_that_nothing_was_read_from_have_no_column():
 
 
 def test_nothing_from_a_text_is_markup():
-    pieces = [
+    found = [
         token_strip([token(EVIL)]),
         token_strip([token(EVIL, 0.0, kept=False)]),
-        marked(EVIL, EVIL + " y", EVIL),
-        marked("x", EVIL, ""),
-        token_table([token(EVIL)]),
+        pieces.marked(EVIL, EVIL + " y", EVIL),
+        pieces.marked("x", EVIL, ""),
+        pieces.token_table([token(EVIL)]),
         heat_map([EVIL], [EVIL], torch.ones(1, 1)),
-        text_list([EVIL]),
-        path_table([0.0, 1.0], [EVIL, EVIL + " y"]),
-        cards([(EVIL, "")]),
-        message(EVIL, EVIL),
-        framed(EVIL, EVIL),
+        pieces.text_list([EVIL]),
+        pieces.path_table([0.0, 1.0], [EVIL, EVIL + " y"]),
+        pieces.cards([(EVIL, "")]),
+        pieces.message(EVIL, EVIL),
+        pieces.framed(EVIL, EVIL),
     ]
-    assert not any("<script" in piece for piece in pieces)
-    assert not any('"x"' in piece for piece in pieces)
+    assert not any("<script" in piece for piece in found)
+    assert not any('"x"' in piece for piece in found)
 
 
 def test_a_map_of_a_long_text_is_cut_and_says_so():

@@ -17,8 +17,8 @@ from app.conftest import free_port
 
 from open_nvib.app import serve
 from open_nvib.app.handlers import PageBlocks, on, shown
-from open_nvib.app.network import MAX_BODY_BYTES, MAX_OPEN_PER_CLIENT, MAX_POSTS, MAX_POSTS_PER_CLIENT
-from open_nvib.app.page import serving
+from open_nvib.app.network import MAX_OPEN_PER_CLIENT, MAX_POSTS, MAX_POSTS_PER_CLIENT
+from open_nvib.app.page import MAX_BODY_BYTES, serving
 from open_nvib.app.tabs import verdict
 from open_nvib.store.files import InputError
 

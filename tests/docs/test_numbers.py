@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Read, read_at, read_at_share
+from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Read, read_at
 from open_nvib.store.cells import CellResult, read_cells
+from open_nvib.store.evaluations import Evaluation
 from tools.measure_pretrained.tables import tables
 
 ROOT = Path(__file__).parents[2]
@@ -22,6 +23,16 @@ NUMBER = r"\d[\d,]*(?:\.\d+)?"
 
 SHARES = (1, 0.75, 0.5, 0.35, 0.25, 0.2)
 CHOSEN = {"ν": "kept", "vectors": "vectors", "BLEU": "bleu", "sd": "sd", "correlation": "correlation", "tries": "tries"}
+
+
+def read_at_share(share: float, name: str) -> Read:
+    """Read a number of the model at a fixed share of vectors."""
+
+    def read(evaluation: Evaluation) -> float | None:
+        shares = evaluation.number_trained_on.shares if evaluation.number_trained_on else ()
+        return next((getattr(each, name) for each in shares if each.share == share), None)
+
+    return read
 
 
 def percent(read: Read) -> Read:

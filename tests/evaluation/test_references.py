@@ -12,8 +12,11 @@ import torch
 
 from open_nvib.evaluation.generation import measure_real_text
 from open_nvib.evaluation.references import References
+from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+
+SETTINGS = EvaluateConfig(samples=10, scorer_steps=2)
 
 
 @pytest.fixture
@@ -27,7 +30,7 @@ def references(evaluation_data, tmp_path) -> Callable[[], References]:
 
     def make() -> References:
         said: list[str] = []
-        made = References(prepared, "short", config, "causal", 2, 0, tmp_path / "own", said.append)
+        made = References(prepared, "short", config, SETTINGS, tmp_path / "own", said.append)
         made.__dict__["said"] = said
         return made
 
@@ -94,12 +97,12 @@ def test_a_file_in_the_way_beside_the_data_sends_the_scorer_elsewhere(references
     assert (tmp_path / "data" / "scorers").read_text() == "of the user"
     torch.testing.assert_close(weights(again := references()), expected, rtol=0, atol=0)
     assert said(again) == []
-    assert measure_real_text(again, "validation", 10) == measure_real_text(references(), "validation", 10)
+    assert measure_real_text(again) == measure_real_text(references())
 
 
 def test_data_that_may_be_read_only_is_enough_where_all_is_there(references, tmp_path, monkeypatch):
     first = references()
-    expected = weights(first), measure_real_text(first, "validation", 10)
+    expected = weights(first), measure_real_text(first)
 
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS))
@@ -108,5 +111,5 @@ def test_data_that_may_be_read_only_is_enough_where_all_is_there(references, tmp
     monkeypatch.setattr("open_nvib.store.files.FileLock", refuse)
     again = references()
     torch.testing.assert_close(weights(again), expected[0], rtol=0, atol=0)
-    assert measure_real_text(again, "validation", 10) == expected[1]
+    assert measure_real_text(again) == expected[1]
     assert not (tmp_path / "own").exists()

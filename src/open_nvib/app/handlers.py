@@ -8,7 +8,7 @@ from typing import Any
 
 import gradio as gr
 
-from open_nvib.app.html import message
+from open_nvib.app.html import pieces
 from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
 
@@ -94,10 +94,12 @@ def _with_messages(handler: Callable[..., Any], outputs: Sequence[Any]) -> Calla
         try:
             return handler(*args)
         except InputError as error:
-            said = message("Invalid input", str(error))
+            said = pieces.message("Invalid input", str(error))
         except Exception:
             log.exception("a request failed")
-            said = message("Internal error", "This is not a mistake in what you typed. The log of the server has it.")
+            said = pieces.message(
+                "Internal error", "This is not a mistake in what you typed. The log of the server has it."
+            )
         results: list[Any] = ["" if isinstance(output, gr.HTML) else gr.skip() for output in outputs]
         results[results.index("")] = said
         return results if len(results) > 1 else said

@@ -1,4 +1,4 @@
-"""Guard of the page's server: which hosts and origins it answers, how large requests are, how much one client asks.
+"""Guard of the page's server: which hosts and origins it answers, and how much one client asks.
 
 The page asks without gradio's queue, so a request is open until it is answered: to bound open requests bounds all work.
 """
@@ -9,20 +9,16 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 MAX_POSTS = 64
 """Requests to a model that may be open, those that wait included."""
 MAX_POSTS_PER_CLIENT = MAX_POSTS // 2
 MAX_OPEN_PER_CLIENT = 256
 """Requests of any kind of one client that may be open, among them the stream of each of its pages."""
-MAX_BODY_BYTES = 256 * 1024
-"""Size of a request. The page sends texts of a few kilobytes."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 HOST = re.compile(r"(\[[\da-f:.]+\]|[\w.-]+)(:\d+)?", re.ASCII | re.IGNORECASE)
 """Form of a Host header: user names, schemes and paths have no place in it."""
@@ -44,7 +40,7 @@ class Guard:
     """
 
     def __init__(self, app: ASGIApp, hosts: Iterable[str], origins: Iterable[str]) -> None:
-        self.app, self.origins = app, {host_name(name) for name in origins} - {""}
+        self.app, self.origins = app, {host_name(name.rpartition("://")[2].strip("/")) for name in origins} - {""}
         self.hosts = {*LOOPBACK, *(name.lower() for name in hosts)} | self.origins
         self.open: Counter[str] = Counter()
         self.posts: Counter[str] = Counter()
@@ -52,22 +48,14 @@ class Guard:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        client = client_name((scope.get("client") or ("",))[0])
-        posts = scope["method"] == "POST"
-        if refusal := self.refusal(scope) or self.overload(client, posts=posts):
-            return await refusal(scope, receive, send)
-        read = 0
-
-        async def counted() -> Message:
-            nonlocal read
-            message: Any = await receive()
-            read += len(message.get("body", b""))
-            return {"type": "http.disconnect"} if read > MAX_BODY_BYTES else message
-
+        client, posts = client_name((scope.get("client") or ("",))[0]), scope["method"] == "POST"
+        if refusal := self.refusal(scope, client, posts=posts):
+            status, reason = refusal
+            return await JSONResponse({"error": reason}, status)(scope, receive, send)
         self.open[client] += 1
         self.posts[client] += posts
         try:
-            await self.app(scope, counted, send)
+            await self.app(scope, receive, send)
         except Exception as error:  # answered already, by status 500
             log.warning("a request to %.200r failed: %.200r", scope["path"], error)
         finally:
@@ -75,29 +63,23 @@ class Guard:
             self.posts[client] -= posts
             self.open, self.posts = +self.open, +self.posts  # without clients that wait for nothing
 
-    def refusal(self, scope: Scope) -> Response | None:
-        """The answer to a request that is never taken; None if it is."""
+    def refusal(self, scope: Scope, client: str, *, posts: bool) -> tuple[int, str] | None:
+        """Status and reason of a refusal; None for a request that is taken."""
         headers = Headers(scope=scope)
         hosts = [host.strip() for name in HOST_HEADERS for value in headers.getlist(name) for host in value.split(",")]
         here = self.hosts | {(scope.get("server") or ("",))[0]}
-        if not hosts or any(not HOST.fullmatch(host) or host_name(host) not in here for host in hosts):
-            return PlainTextResponse("This page is not served at this host; --allowed-hosts adds names.", 403)
+        if not hosts or any(not host_name(host) or host_name(host) not in here for host in hosts):
+            return 403, "This page is not served at this host; --allowed-hosts adds names."
         for origin in headers.getlist("origin"):
             scheme, _, place = origin.partition("://")
             if scheme not in ("http", "https") or not (place in hosts or host_name(place) in self.origins):
-                return PlainTextResponse("This page takes no requests from pages of another origin.", 403)
+                return 403, "This page takes no requests from pages of another origin."
         if scope["path"] not in PATHS and not scope["path"].startswith(FOLDERS):
-            return PlainTextResponse("There is nothing at this address.", 404)
-        if any(not size.isdecimal() or int(size) > MAX_BODY_BYTES for size in headers.getlist("content-length")):
-            return PlainTextResponse("This request is too large.", 413)
-        return None
-
-    def overload(self, client: str, *, posts: bool) -> Response | None:
-        """The answer to a request beyond what one client, or all of them, may have open; None within bounds."""
+            return 404, "There is nothing at this address."
         if self.open[client] >= MAX_OPEN_PER_CLIENT or (posts and self.posts[client] >= MAX_POSTS_PER_CLIENT):
-            return JSONResponse({"error": "Too many requests of your address are open. Wait for their answers."}, 429)
+            return 429, "Too many requests of your address are open. Wait for their answers."
         if posts and self.posts.total() >= MAX_POSTS:
-            return JSONResponse({"error": "Too many people ask at once. Try again in a moment."}, 503)
+            return 503, "Too many people ask at once. Try again in a moment."
         return None
 
 
@@ -116,7 +98,6 @@ def client_name(address: str) -> str:
 
 
 def host_name(host: str) -> str:
-    """The name or address in a Host or Origin header or an option, without scheme and port; "" if there is none."""
-    with contextlib.suppress(ValueError):
-        return urlsplit(host if "://" in host else f"//{host}").hostname or ""
-    return ""
+    """The name or address in a Host header or an option, without its port; "" if it has another form."""
+    found = HOST.fullmatch(host)
+    return found[1].strip("[]").lower() if found else ""

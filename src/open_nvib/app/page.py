@@ -15,6 +15,7 @@ import uvicorn
 from fastapi import FastAPI
 from gradio import themes
 from starlette.middleware import Middleware
+from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 
 from open_nvib.app.handlers import Page, PageBlocks
 from open_nvib.app.network import Guard
@@ -23,6 +24,8 @@ from open_nvib.app.tabs import TABS
 from open_nvib.store.files import InputError
 from open_nvib.text.using.run import Run
 
+MAX_BODY_BYTES = 256 * 1024
+"""Size of a request. The page sends texts of a few kilobytes."""
 MAX_SESSIONS = 1000
 """Sessions whose state is held."""
 MODELS_AT_ONCE = 2
@@ -73,7 +76,8 @@ def serving(blocks: gr.Blocks, *, host: str, port: int, allowed_hosts: Sequence[
     listener = _listen(host, port)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     origins = [*allowed_hosts, *os.environ.get("SPACE_HOST", "").split(",")]
-    app = FastAPI(openapi_url=None, middleware=[Middleware(Guard, [host], origins)])
+    guards = [Middleware(Guard, [host], origins), Middleware(RequestBodyLimitMiddleware, MAX_BODY_BYTES)]
+    app = FastAPI(openapi_url=None, middleware=guards)
     gr.mount_gradio_app(app, blocks, "/", **mount_settings())
     config = uvicorn.Config(
         app,

@@ -31,7 +31,10 @@ def open_runs(paths: Sequence[str | Path], *, device: str | None = None) -> dict
 
 def example_texts(run: Run) -> list[str]:
     """Short real sentences: of the run's evaluation, else of its data, else plain English."""
-    for texts in (_evaluated_texts(run), _validation_texts(run)):
+    evaluated = [
+        example.text for found in _evaluations(run) if found.trained_on for example in found.trained_on.examples
+    ]
+    for texts in (list(dict.fromkeys(evaluated)), _validation_texts(run)):
         short = [text for text in texts if 0 < len(text.strip()) < MAX_EXAMPLE_LETTERS]
         if len(short) >= 2:
             return short[: len(EXAMPLES)]
@@ -43,19 +46,17 @@ def example_pairs(runs: Mapping[str, Run]) -> list[tuple[str, str]]:
 
     Of the run's evaluation, else found among the texts to try; neighbours of these if no run was trained so.
     """
-    first, *_ = runs.values()
-    for run in runs.values():
-        if takes_any_number(run):
-            if found := _evaluated_pairs(run):
-                return found
-            texts = _validation_texts(run) or list(EXAMPLES)
-            ids, _ = run.tokenize_usable([text for text in texts if len(text) < MAX_EXAMPLE_LETTERS])
-            chosen = list(ids.values())
-            pairs = pairs_of_one_length(chosen, run.find_fewest(chosen), PAIRS) if chosen else []
-            texts = run.tokenizer.batch_decode(chosen)
-            if found := [(texts[easy], texts[hard]) for easy, hard in pairs if easy != hard]:
-                return found
-    return list(pairwise(example_texts(first)))
+    for run in filter(takes_any_number, runs.values()):
+        parts = [found.number_trained_on for found in _evaluations(run)]
+        if texts := [example.text for part in parts if part for example in part.examples]:
+            return list(zip(texts[::2], texts[1::2], strict=True))[:PAIRS]
+        texts = [text for text in _validation_texts(run) or EXAMPLES if len(text) < MAX_EXAMPLE_LETTERS]
+        chosen = list(run.tokenize_usable(texts)[0].values())
+        pairs = pairs_of_one_length(chosen, run.find_fewest(chosen), PAIRS) if chosen else []
+        texts = run.tokenizer.batch_decode(chosen)
+        if found := [(texts[easy], texts[hard]) for easy, hard in pairs if easy != hard]:
+            return found
+    return list(pairwise(example_texts(next(iter(runs.values())))))
 
 
 def takes_any_number(run: Run) -> bool:
@@ -71,23 +72,10 @@ def trained_share(run: Run) -> float:
 
 def unseen_length(run: Run, ids: Sequence[int]) -> str:
     """A warning if no training sentence is as short or as long as this text; nothing if there are such."""
-    seen = [] if run.lengths is None else run.lengths.nonzero().flatten().tolist()
-    if not seen or seen[0] <= len(ids) <= seen[-1]:
+    if run.trained_lengths is None or run.trained_lengths[0] <= len(ids) <= run.trained_lengths[1]:
         return ""
-    return f"{len(ids)} tokens: this run was trained with {seen[0]} to {seen[-1]}, so expect it to do worse."
-
-
-def _evaluated_pairs(run: Run) -> list[tuple[str, str]]:
-    """What `nvib evaluate` found of the partition that the run was trained on."""
-    parts = [found.number for found in _evaluations(run) if found.number]
-    texts = [example.text for example in next(iter(parts[0].values())).examples] if parts else []
-    return list(zip(texts[::2], texts[1::2], strict=True))
-
-
-def _evaluated_texts(run: Run) -> list[str]:
-    """What `nvib evaluate` kept as examples."""
-    partitions = [found.reconstruction for found in _evaluations(run) if found.reconstruction]
-    return [example.text for example in next(iter(partitions[0].values())).examples] if partitions else []
+    low, high = run.trained_lengths
+    return f"{len(ids)} tokens: this run was trained with {low} to {high}, so expect it to do worse."
 
 
 def _evaluations(run: Run) -> list[Evaluation]:

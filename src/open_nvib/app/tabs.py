@@ -1,31 +1,20 @@
 """The six tabs of the page: for each, what it computes from a run, and a function that adds it to the page."""
 
 from collections.abc import Callable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 import gradio as gr
+from markupsafe import Markup
 
 from open_nvib.app.handlers import Page, checked_text, on, shown, textbox
-from open_nvib.app.html import (
-    cards,
-    framed,
-    heat_map,
-    joined,
-    marked,
-    notes,
-    path_table,
-    text_list,
-    token_strip,
-    token_table,
-)
+from open_nvib.app.html import heat_map, joined, pieces, token_strip
 from open_nvib.app.runs import takes_any_number, trained_share, unseen_length
 from open_nvib.merging import VectorRequest
 from open_nvib.report import run_page
 from open_nvib.store.files import InputError
 from open_nvib.store.runs import METRICS, read_config
 from open_nvib.text.data.tokenizer import token_names
-from open_nvib.text.model.decoding import decode
+from open_nvib.text.model.decoding import decode, same_text
 from open_nvib.text.model.vector_count import OFFSETS, choose_auto
 from open_nvib.text.using.inspection import attention_map, group_by_vector, reweight
 from open_nvib.text.using.run import Run
@@ -52,8 +41,8 @@ def verdict(run: Run, text: str, ids: list[int], output: list[int]) -> str:
         return CHANGED
     if unknown := sum(token == run.tokenizer.unk_token_id for token in ids):
         return f"exact in its tokens, but {unknown} of them stand for what the tokenizer does not know"
-    (decoded,) = run.tokenizer.batch_decode([output])
-    return "the same, word for word" if decoded.split() == text.split() else "exact: every token comes back"
+    same = same_text(text, run.tokenizer.batch_decode([output])[0])
+    return "the same, word for word" if same else "exact: every token comes back"
 
 
 def inspect(run: Run, text: str, number: int | None = None) -> tuple[int, list[str]]:
@@ -70,11 +59,11 @@ def inspect(run: Run, text: str, number: int | None = None) -> tuple[int, list[s
     before, after = run.tokenizer.batch_decode([ids, output])
     outputs = [*token_names(run.tokenizer, output), END]
     return sum(token.kept for token in report.tokens), [
-        notes([unseen_length(run, ids)]),
+        pieces.notes([unseen_length(run, ids)]),
         token_strip(report.tokens, report.prior_weight, pooled=pooled),
-        marked(before, after, verdict(run, text, ids, output)),
+        pieces.marked(before, after, verdict(run, text, ids, output)),
         heat_map(outputs, vectors, weights.cpu()),
-        token_table(report.tokens),
+        pieces.token_table(report.tokens),
     ]
 
 
@@ -100,12 +89,12 @@ def add_inspect(page: Page, tab: gr.Tab) -> None:
         (ids,) = run.tokenize([sentence])
         if many is not None and not run.model.encoder.bottleneck.any_number:
             many = None
-        chosen, pieces = inspect(run, sentence, None if many is None else max(1, min(int(many), len(ids))))
-        return [gr.Slider(**_number_range(run, len(ids), chosen, moved=many == chosen)), *pieces]
+        chosen, found = inspect(run, sentence, None if many is None else max(1, min(int(many), len(ids))))
+        return [gr.Slider(**_number_range(run, len(ids), chosen, moved=many == chosen)), *found]
 
-    pieces = [number, said, strip, reconstruction, heat, table]
-    on([text.submit, page.run.change, page.blocks.load], show, [page.run, text], pieces, examples)
-    on([number.input], show, [page.run, text, number], pieces)
+    outputs = [number, said, strip, reconstruction, heat, table]
+    on([text.submit, page.run.change, page.blocks.load], show, [page.run, text], outputs, examples)
+    on([number.input], show, [page.run, text, number], outputs)
 
 
 def _number_range(run: Run, tokens: int, vectors: int, *, moved: bool) -> dict[str, Any]:
@@ -136,7 +125,7 @@ def edit(run: Run, latent: Any, factors: Mapping[int, float]) -> str:
     before, after = (
         run.decode(mixture, 2 * latent.lengths)[0] for mixture in (latent.mean(), reweight(latent, factors))
     )
-    return marked(before, after, "as without a change" if before == after else CHANGED)
+    return pieces.marked(before, after, "as without a change" if before == after else CHANGED)
 
 
 def add_edit(page: Page, tab: gr.Tab) -> None:
@@ -225,7 +214,7 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
         own = delta_of(run)
         delta = None if own is None or chosen_delta == own else chosen_delta
         length = None if as_in_data else int(tokens)
-        return text_list(run.sample(int(many), seed=number, length=length, delta=delta))
+        return pieces.text_list(run.sample(int(many), seed=number, length=length, delta=delta))
 
     def adapt(name: Any, many: Any, number: Any) -> list[Any]:
         run = page.chosen(name)
@@ -257,12 +246,12 @@ def add_interpolate(page: Page, tab: gr.Tab) -> None:
     def show_point(name: Any, first: Any, second: Any, weight: Any) -> str:
         run, first, second = page.chosen(name), checked_text(first), checked_text(second, "the second sentence")
         ((before,), text) = run.normalise([first]), run.between(first, second, weight)
-        return marked(before, text, "the first sentence" if before == text else CHANGED)
+        return pieces.marked(before, text, "the first sentence" if before == text else CHANGED)
 
     def show_all(name: Any, first: Any, second: Any, weight: Any) -> list[str]:
         at_point = show_point(name, first, second, weight)
         texts = page.chosen(name).interpolate(first, second, steps=PATH_POINTS)
-        return [at_point, path_table([step / (PATH_POINTS - 1) for step in range(PATH_POINTS)], texts)]
+        return [at_point, pieces.path_table([step / (PATH_POINTS - 1) for step in range(PATH_POINTS)], texts)]
 
     given = [page.run, *ends, where]
     events = [button.click, tab.select, page.run.change, *(end.submit for end in ends)]
@@ -275,17 +264,14 @@ def compare(runs: Mapping[str, Run], texts: Sequence[str]) -> str:
     made, errors = [], []
     for name, run in runs.items():
         try:
-            pieces = [inspect(run, text)[1] for text in texts]
-            body = "".join(
-                f"{said}<h4>kept</h4>{strip}<h4>reconstructed</h4>{back}" for said, strip, back, *_ in pieces
-            )
+            body = Markup().join(pieces.compared(*inspect(run, text)[1][:3]) for text in texts)
         except InputError as error:  # such as a text that is too long for this run, and not for others
             errors.append(error)
-            body = f'<p class="nv-note">{escape(str(error))}</p>'
+            body = pieces.notes([error])
         made.append((f"{name} ({run.model.config.bottleneck.upper()})", body))
     if len(errors) == len(runs):
         raise errors[0]
-    return cards(made)
+    return pieces.cards(made)
 
 
 def add_compare(page: Page, tab: gr.Tab) -> None:
@@ -326,7 +312,7 @@ def add_report(page: Page, tab: gr.Tab) -> None:
             if read_config(run.path) != run.config:
                 raise InputError(f"{name}: was trained with other settings since this page started. Start it again.")
             if version not in made:
-                made[version] = framed(run_page(run.path), f"report of {name}")
+                made[version] = pieces.framed(run_page(run.path), f"report of {name}")
         except InputError as error:  # the directory of the run is not the reader's business
             raise InputError(str(error).replace(str(run.path), name)) from error
         return made[version]

@@ -37,6 +37,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from open_nvib._numeric import normal_like
+from open_nvib._records import BatchRecord
 from open_nvib.gamma import log_dirichlet
 from open_nvib.process import Posterior
 from open_nvib.text.model.bottlenecks import Latent
@@ -50,17 +51,11 @@ INFORMATION_SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class WeightedSets:
+class WeightedSets(BatchRecord):
     """Samples of a `SetDensity`, in float64; `log_pi` None is no weights."""
 
     z: Float[Tensor, "samples m p"]
     log_pi: Float[Tensor, "samples m"] | None
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    def __getitem__(self, some: slice) -> "WeightedSets":
-        return WeightedSets(z=self.z[some], log_pi=None if self.log_pi is None else self.log_pi[some])
 
 
 @dataclass(frozen=True)

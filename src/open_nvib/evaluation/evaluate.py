@@ -106,17 +106,9 @@ class _Evaluator:
         self.partition: str = run.config.partition
         self.cache = ResultCache(run.path / DIRECTORY, lambda name: say(f"{run.path}: {name}"))
         config: Any = run.model.config
-        self.references = References(
-            prepared,
-            self.partition,
-            config,
-            settings.scorer,
-            settings.scorer_steps,
-            settings.seed,
-            run.path / DIRECTORY / SCORERS,
-            say,
-            run.model.device,
-        )
+        own = run.path / DIRECTORY / SCORERS
+        self.references = References(prepared, self.partition, config, settings, own, say, run.model.device)
+        self.held_out = self.references.held_out
 
     def measure(self) -> Evaluation:
         """Measure the parts that the settings name, as far as they are possible."""
@@ -142,19 +134,14 @@ class _Evaluator:
         return digest_of_file(self.run.path / MODEL / WEIGHTS)
 
     @property
-    def data_inputs(self) -> dict[str, Any]:
-        """Inputs of every step that reads the data."""
-        return {"recipe": self.prepared.recipe, "split": self.settings.split}
-
-    @property
     def model_inputs(self) -> dict[str, Any]:
         """Inputs of every step: the weights and the version of the code that reads them."""
         return {"model": self.model, "version": open_nvib.__version__}
 
-    @cached_property
-    def held_out(self) -> list[list[int]]:
-        """Sentences of the partition that the model was trained on."""
-        return self.references.held_out(self.settings.split)
+    @property
+    def data_inputs(self) -> dict[str, Any]:
+        """Inputs of every step that reads the data."""
+        return {"recipe": self.prepared.recipe, "split": self.settings.split}
 
     def possible_parts(self) -> list[Part]:
         """List the parts of `measure` that can be measured; an InputError if none can."""
@@ -250,33 +237,31 @@ class _Evaluator:
 
     def reconstruction(self) -> dict[str, Reconstruction]:
         """Measure reconstruction of the partition that the model was trained on, and of others."""
-
-        def measure(partition: str, texts: list[list[int]]) -> Reconstruction:
-            return measure_reconstruction(self.run, texts, self.originals(partition))
-
         return self.measure_partitions(
-            "reconstruction", Reconstruction, measure, references="tokens and text", readings="mean and points"
+            "reconstruction",
+            Reconstruction,
+            lambda partition, texts: measure_reconstruction(self.run, texts, self.originals(partition)),
+            references="tokens and text",
+            readings="mean and points",
         )
 
     def number(self) -> dict[str, NumberOfVectors]:
         """Measure several numbers of vectors, on the texts of `reconstruction`; on fewer of other partitions."""
-
-        def measure(partition: str, texts: list[list[int]]) -> NumberOfVectors:
-            return measure_number(self.run, texts)
-
-        return self.measure_partitions("number", NumberOfVectors, measure, of_others=SENTENCES_OF_OTHERS)
+        return self.measure_partitions(
+            "number", NumberOfVectors, lambda _, texts: measure_number(self.run, texts), of_others=SENTENCES_OF_OTHERS
+        )
 
     def generation(self) -> Generation:
         """Measure samples from the prior, and real text beside them."""
-        count, split, references = self.settings.samples, self.settings.split, self.references
+        count, seed = self.settings.samples, self.settings.seed
 
         def compute() -> Generation:
-            samples = draw_samples(self.run, count, seed=self.settings.seed, cache=self.cache, inputs=self.model_inputs)
-            return measure_generation(self.run, samples, references, split)
+            samples = draw_samples(self.run, count, seed=seed, cache=self.cache, inputs=self.model_inputs)
+            return measure_generation(self.run, samples, self.references)
 
-        inputs = {**references.inputs, "samples": count, "split": split}
+        inputs = {**self.references.inputs, "samples": count, "split": self.settings.split}
         measured = self.step("generation", Generation, compute, inputs)
-        return replace(measured, real=measure_real_text(references, split, count))
+        return replace(measured, real=measure_real_text(self.references))
 
     def latent(self) -> LatentDiagnosis:
         """Diagnose the latent of held-out sentences."""

@@ -3,6 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,23 +27,19 @@ def draw_samples(run: Run, count: int, *, seed: int, cache: ResultCache, inputs:
     """Draw texts from the prior, as token ids: in several steps, each with a seed of its own."""
     samples: list[list[int]] = []
     for step, first in enumerate(range(0, count, SAMPLES_IN_A_STEP)):
-        size = min(SAMPLES_IN_A_STEP, count - first)
-        step_seed = seed * 1_000_003 + step
-
-        def compute(size: int = size, step_seed: int = step_seed) -> list[list[int]]:
-            return run.sample_ids(size, seed=step_seed, progress="sample")
-
+        size, step_seed = min(SAMPLES_IN_A_STEP, count - first), seed * 1_000_003 + step
+        draw = partial(run.sample_ids, size, seed=step_seed, progress="sample")
         name = f"samples-{first + size}-of-{count}"
-        samples += cache.run(name, {**inputs, "size": size, "seed": step_seed}, compute, list[list[int]])
+        samples += cache.run(name, {**inputs, "size": size, "seed": step_seed}, draw, list[list[int]])
     return samples
 
 
-def measure_generation(run: Run, samples: list[list[int]], references: References, split: str) -> Generation:
+def measure_generation(run: Run, samples: list[list[int]], references: References) -> Generation:
     """Measure samples of a model; how real text compares is left to `measure_real_text`."""
     training = {tuple(text) for text in references.training}
     return Generation(
         samples=len(samples),
-        reverse_perplexity=references.reverse_perplexity(samples, split),
+        reverse_perplexity=references.reverse_perplexity(samples),
         forward_perplexity=references.perplexity(samples),
         distinct=distinct_shares(samples),
         self_bleu=self_bleu(samples),
@@ -53,23 +50,24 @@ def measure_generation(run: Run, samples: list[list[int]], references: Reference
     )
 
 
-def measure_real_text(references: References, split: str, samples: int) -> RealText:
+def measure_real_text(references: References) -> RealText:
     """Measure real sentences as the samples of a model are measured: what a perfect generator would reach.
 
     There are as many training sentences as samples, or all, if they are fewer.
     """
+    settings = references.settings
 
     def compute() -> RealText:
-        chosen = choose(references.training, samples, references.seed)
+        chosen = choose(references.training, settings.samples, settings.seed)
         return RealText(
-            forward_perplexity=references.perplexity(references.held_out(split)),
-            reverse_perplexity=references.reverse_perplexity(chosen, split),
+            forward_perplexity=references.perplexity(references.held_out),
+            reverse_perplexity=references.reverse_perplexity(chosen),
             distinct=distinct_shares(chosen),
             self_bleu=self_bleu(chosen),
             lengths=count_lengths(references.training),
         )
 
-    inputs = {**references.inputs, "split": split, "samples": samples}
+    inputs = {**references.inputs, "split": settings.split, "samples": settings.samples}
     return references.cache.run("real", inputs, compute, RealText)
 
 

@@ -4,12 +4,10 @@ import itertools
 import math
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from typing import Any
 
 import torch
 
-from open_nvib.attention import Mixture
 from open_nvib.store.evaluations import Interpolation
 from open_nvib.store.files import InputError
 from open_nvib.text.model.decoding import BATCH, decode
@@ -48,25 +46,13 @@ def interpolate_pairs(run: Run, pairs: Sequence[tuple[Ids, Ids]], steps: int) ->
     if not pairs:
         raise InputError("pairs: got none, expected at least one pair of texts to interpolate between.")
     paths: list[list[list[int]]] = []
-    at_once = max(1, BATCH // steps)
-    for first in range(0, len(pairs), at_once):
-        chosen = pairs[first : first + at_once]
-        latent: Any = run.encode_ids([text for pair in chosen for text in pair])  # all of one kind and width
-        points: list[Mixture] = []
-        limits: list[int] = []
-        for row in range(0, len(latent), 2):
-            points += [latent[row].mix(latent[row + 1], step / (steps - 1)) for step in range(steps)]
-            limits += [2 * int(latent.lengths[row : row + 2].max())] * steps
-        texts = decode(run.model, join(points), torch.tensor(limits))
-        paths += [texts[start : start + steps] for start in range(0, len(texts), steps)]
+    for first in range(0, len(pairs), BATCH):
+        latent: Any = run.encode_ids([text for pair in pairs[first : first + BATCH] for text in pair])
+        ends, limits = (latent[::2], latent[1::2]), 2 * torch.maximum(latent.lengths[::2], latent.lengths[1::2])
+        points = [ends[0].mix(ends[1], step / (steps - 1)) for step in range(steps)]
+        texts = [decode(run.model, point, limits) for point in points]
+        paths += [list(path) for path in zip(*texts, strict=True)]
     return paths
-
-
-def join(mixtures: Sequence[Mixture]) -> Mixture:
-    """Join mixtures of one kind and width to one batch."""
-    kind = type(mixtures[0])
-    names = [each.name for each in fields(kind) if getattr(mixtures[0], each.name) is not None]
-    return kind(**{name: torch.cat([getattr(mixture, name) for mixture in mixtures]) for name in names})
 
 
 def smoothness(path: Sequence[Sequence[int]]) -> float:

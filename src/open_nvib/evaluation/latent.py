@@ -6,6 +6,7 @@ of the models are conditional on it; a generator of texts of all lengths needs �
 """
 
 import math
+import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -21,7 +22,7 @@ from open_nvib.evaluation.densities import FAINT, TextDensities, WeightedSets, d
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import TextAutoencoder
-from open_nvib.text.model.batches import Texts, in_batches
+from open_nvib.text.model.batches import Texts
 from open_nvib.text.model.bottlenecks import plain_mixture
 from open_nvib.text.model.decoding import encode
 
@@ -29,6 +30,7 @@ ACTIVE_VARIANCE = 0.01
 """A dimension is active if the posterior mean varies by more than this over the data (Burda et al., 2016)."""
 
 
+@torch.no_grad()
 def diagnose(
     model: TextAutoencoder,
     texts: Texts,
@@ -40,8 +42,9 @@ def diagnose(
 ) -> LatentDiagnosis:
     """Diagnose the latent of a VAE on texts of token ids, without special tokens; the model in evaluation mode.
 
-    The samples of a text depend on the seed and on the text's index alone; `batch_size`, in texts to encode and in
-    samples to decode, changes nothing. `importance_samples=0` leaves out what needs samples.
+    The samples of a text depend on the seed and on the text's index alone; `batch_size`, of samples to decode, changes
+    nothing. `importance_samples=0` leaves out what needs samples. The readings are the cross-entropy per token of
+    decoding from the mean, a sample and the points of the latents.
     """
     if not model.encoder.bottleneck.has_prior:
         raise ValueError(
@@ -49,88 +52,49 @@ def diagnose(
         )
     if not texts:
         raise ValueError("diagnose: texts is empty, expected at least one.")
-    encoded = _encode(model, texts, batch_size, faint)
-    n = encoded.lengths.clamp(min=1)
+    bottleneck = model.encoder.bottleneck
+    generator = torch.Generator(model.device).manual_seed(seed)
+    rows: list[dict[str, float]] = []
+    nll = dict.fromkeys(("mean_nll", "sample_nll", "points_nll"), 0.0)
+    means: list[Tensor] = []
+    pairs: list[TextDensities] = []
+    for text in tqdm(texts, "encode", unit="", leave=False, disable=None):
+        latent = encode(model, [text])
+        kl, n = bottleneck.kl(latent), max(1, int(latent.lengths))
+        dirichlet, gaussian = kl.dirichlet.item(), kl.gaussian.item()
+        row = {"kl_dirichlet": dirichlet, "kl_gaussian": gaussian}
+        row |= {"kl_dirichlet_scaled": dirichlet / n, "kl_gaussian_scaled": gaussian / (n * model.config.p)}
+        rows.append(row if latent.alpha0 is None else {**row, "alpha0": latent.alpha0.item()})
+        readings = (latent.mean(), bottleneck.sample(latent, generator), latent.points())
+        for name, mixture in zip(nll, readings, strict=True):
+            nll[name] -= log_likelihood(model, text, mixture).item()
+        means.append(latent.mu[bottleneck.kept_vectors(latent)].cpu())
+        pairs += densities(latent, kappa=model.config.kappa, faint=faint)
+    tokens = sum(len(text) + 1 for text in texts)
     diagnosis = LatentDiagnosis(
-        kl_dirichlet=encoded.kl_dirichlet.mean().item(),
-        kl_gaussian=encoded.kl_gaussian.mean().item(),
-        kl_dirichlet_scaled=(encoded.kl_dirichlet / n).mean().item(),
-        kl_gaussian_scaled=(encoded.kl_gaussian / (n * model.config.p)).mean().item(),
-        alpha0=None if encoded.alpha0 is None else encoded.alpha0.mean().item(),
-        active_units=active_units(encoded.means),
+        **{name: statistics.fmean(row[name] for row in rows) for name in rows[0]},
+        **{name: total / tokens for name, total in nll.items()},
+        active_units=active_units(torch.cat(means)),
         units=model.config.p,
-        **compare_decoding(model, texts, seed=seed),
     )
     if not importance_samples:
         return diagnosis
     sets = [
         pair.posterior.sample(importance_samples, torch.Generator().manual_seed(seed * 1_000_003 + index))
-        for index, pair in enumerate(encoded.densities)
+        for index, pair in enumerate(pairs)
     ]
-    each_text = zip(texts, encoded.densities, sets, strict=True)
-    found = [
-        bounds(log_weights(model, text, pair, drawn, batch_size=batch_size))
-        for text, pair, drawn in tqdm(each_text, "bound the likelihood", len(texts), unit="", leave=False, disable=None)
-    ]
-    nll = -sum(bound.importance for bound in found)
+    each_text = tqdm(
+        zip(texts, pairs, sets, strict=True), "bound the likelihood", len(texts), unit="", leave=False, disable=None
+    )
+    found = [bounds(log_weights(model, text, pair, drawn, batch_size=batch_size)) for text, pair, drawn in each_text]
+    importance_nll = -sum(bound.importance for bound in found)
     return replace(
         diagnosis,
-        mutual_information=mutual_information([pair.posterior for pair in encoded.densities], sets),
-        importance_nll=nll / len(texts),
-        importance_perplexity=perplexity(nll, sum(len(text) + 1 for text in texts)),
-        elbo=sum(bound.elbo for bound in found) / len(texts),
+        mutual_information=mutual_information([pair.posterior for pair in pairs], sets),
+        importance_nll=importance_nll / len(texts),
+        importance_perplexity=perplexity(importance_nll, tokens),
+        elbo=statistics.fmean(bound.elbo for bound in found),
     )
-
-
-@dataclass(frozen=True)
-class _Encoded:
-    """The latents of all texts: their KL, lengths and α₀ (of NVAE), the means of their vectors, and their densities."""
-
-    kl_dirichlet: Float[Tensor, " texts"]
-    kl_gaussian: Float[Tensor, " texts"]
-    lengths: Float[Tensor, " texts"]
-    alpha0: Float[Tensor, " texts"] | None
-    means: Float[Tensor, "vectors p"]
-    densities: list[TextDensities]
-
-
-@torch.no_grad()
-def _encode(model: TextAutoencoder, texts: Texts, batch_size: int, faint: float) -> _Encoded:
-    bottleneck = model.encoder.bottleneck
-    columns: dict[str, Tensor] = {}
-    pairs: dict[int, TextDensities] = {}
-    means = []
-    for indices, batch in in_batches(texts, batch_size, len, "encode"):
-        latent = encode(model, batch)
-        kl = bottleneck.kl(latent)
-        rows = {"dirichlet": kl.dirichlet, "gaussian": kl.gaussian, "n": latent.lengths, "alpha0": latent.alpha0}
-        for name, values in rows.items():
-            if values is not None:
-                column = columns.setdefault(name, torch.zeros(len(texts), dtype=torch.float64))
-                column[indices] = values.double().cpu()
-        means.append(latent.mu[bottleneck.kept_vectors(latent)].cpu())
-        pairs.update(zip(indices, densities(latent, kappa=model.config.kappa, faint=faint), strict=True))
-    return _Encoded(
-        kl_dirichlet=columns["dirichlet"],
-        kl_gaussian=columns["gaussian"],
-        lengths=columns["n"],
-        alpha0=columns.get("alpha0"),
-        means=torch.cat(means),
-        densities=[pairs[index] for index in range(len(texts))],
-    )
-
-
-@torch.no_grad()
-def compare_decoding(model: TextAutoencoder, texts: Texts, *, seed: int = 0) -> dict[str, float]:
-    """Measure the cross-entropy per token of decoding from the mean, a sample and the points of the latents."""
-    generator = torch.Generator(model.device).manual_seed(seed)
-    sums = dict.fromkeys(("mean_nll", "sample_nll", "points_nll"), 0.0)
-    for text in texts:
-        latent = encode(model, [text])
-        sample = model.encoder.bottleneck.sample(latent, generator)
-        for name, mixture in zip(sums, (latent.mean(), sample, latent.points()), strict=True):
-            sums[name] -= log_likelihood(model, text, mixture).item()
-    return {name: total / sum(len(text) + 1 for text in texts) for name, total in sums.items()}
 
 
 def active_units(means: Float[Tensor, "vectors p"]) -> int:

@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from open_nvib.evaluation.scorers import Kind, Scorer, make_scorer, score, train_scorer
+from open_nvib.evaluation.scorers import Scorer, make_scorer, score, train_scorer
 from open_nvib.store.files import ResultCache, damage, digest, file_lock, obstacle_to_writing, seal
+from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import Prepared
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import Texts
@@ -35,9 +36,7 @@ class References:
         prepared: the data.
         partition: the partition that the models are trained on.
         config: of a model that is evaluated: the scorers have its size and vocabulary.
-        kind: of the scorers.
-        steps: training steps of each scorer.
-        seed: of the scorers and of the choice of sentences.
+        settings: the kind of the scorers, their training steps, the seed, and the split to measure on.
         own: directory for scorers and results if the data's directory cannot be written.
         say: is told what is trained.
         device: to train and score on.
@@ -46,9 +45,7 @@ class References:
     prepared: Prepared
     partition: str
     config: TextAutoencoderConfig
-    kind: Kind
-    steps: int
-    seed: int
+    settings: EvaluateConfig
     own: Path
     say: Callable[[str], None]
     device: torch.device | str = "cpu"
@@ -56,15 +53,9 @@ class References:
     @property
     def inputs(self) -> dict[str, Any]:
         """All that the scorer of real text depends on."""
+        how = {"kind": self.settings.scorer, "steps": self.settings.scorer_steps, "seed": self.settings.seed}
         sizes = {name: getattr(self.config, name) for name in SIZES}
-        return {
-            "recipe": self.prepared.recipe,
-            "partition": self.partition,
-            "kind": self.kind,
-            "steps": self.steps,
-            "seed": self.seed,
-            **sizes,
-        }
+        return {"recipe": self.prepared.recipe, "partition": self.partition, **how, **sizes}
 
     @property
     def shared(self) -> Path:
@@ -91,15 +82,16 @@ class References:
         """Training sentences."""
         return list(self.prepared.split(self.partition, "train")["input_ids"])
 
-    def held_out(self, split: str) -> list[list[int]]:
+    @cached_property
+    def held_out(self) -> list[list[int]]:
         """Sentences to measure on, without those that are too long for the models."""
-        texts = list(self.prepared.split(self.partition, split)["input_ids"])
+        texts = list(self.prepared.split(self.partition, self.settings.split)["input_ids"])
         return [text for text in texts if len(text) < self.config.max_positions]
 
     @cached_property
     def scorer(self) -> Scorer:
         """Scorer trained on the training text; from disk if one was trained before."""
-        name = f"{self.kind}-{digest(self.inputs)}"
+        name = f"{self.settings.scorer}-{digest(self.inputs)}"
         for path in (self.shared / name, self.own / name):
             if damage(path) is None:
                 return self._load(path)
@@ -122,23 +114,22 @@ class References:
         partial.replace(path)
 
     def _load(self, path: Path) -> Scorer:
-        scorer = make_scorer(self.kind, self.config)
+        scorer = make_scorer(self.settings.scorer, self.config)
         scorer.model = open_saved(type(scorer.model), path)
         return scorer.to(self.device).eval()
 
     def train(self, texts: Texts) -> Scorer:
         """Train a scorer of other texts as that of real text is trained."""
-        return train_scorer(
-            self.kind, self.config, texts, steps=self.steps, seed=self.seed, say=self.say, device=self.device
-        )
+        settings: Any = {"steps": self.settings.scorer_steps, "seed": self.settings.seed}
+        return train_scorer(self.settings.scorer, self.config, texts, **settings, say=self.say, device=self.device)
 
     def perplexity(self, texts: Texts) -> float:
         """Perplexity of texts under the scorer of real text."""
         return score(self.scorer, self.config, texts).perplexity
 
-    def reverse_perplexity(self, texts: Texts, split: str) -> float:
+    def reverse_perplexity(self, texts: Texts) -> float:
         """Perplexity of held-out text under a scorer of `texts`."""
-        return score(self.train(texts), self.config, self.held_out(split)).perplexity
+        return score(self.train(texts), self.config, self.held_out).perplexity
 
 
 def _remove(path: Path) -> None:

@@ -28,30 +28,20 @@ DEVIATION = " ± "
 
 
 @dataclass
+class Part:
+    """Blocks of HTML under one heading of a section: its own, or one of the third level, which the reader unfolds."""
+
+    title: Markup
+    blocks: list[Markup] = field(default_factory=list)
+
+
+@dataclass
 class Section:
-    """A part of the page: its heading, as HTML, and what follows. The heading of the first part is the page's title."""
+    """A section of the page. The first has no name, and the title of the page as its heading."""
 
     name: str
-    title: str
-    blocks: list[str] = field(default_factory=list)
-    in_details: bool = False
-
-    def open_details(self, title: str) -> None:
-        """Begin texts that the reader unfolds; those of the marked row are unfolded."""
-        self.close_details()
-        shown = " open" if title.endswith(MARKED_ROW) else ""
-        self.blocks.append(f"<details{shown}><summary>{title.removesuffix(MARKED_ROW)}</summary>")
-        self.in_details = True
-
-    def close_details(self) -> None:
-        self.blocks += ["</details>"] * self.in_details
-        self.in_details = False
-
-    @property
-    def html(self) -> Markup:
-        """All blocks; texts that are the only ones to unfold are unfolded."""
-        text = "\n".join(self.blocks)
-        return Markup(text.replace("<details>", "<details open>") if text.count("<details") == 1 else text)
+    title: Markup
+    parts: list[Part] = field(default_factory=lambda: [Part(Markup())])
 
 
 def to_page(report: Report) -> str:
@@ -59,7 +49,7 @@ def to_page(report: Report) -> str:
     loader = PackageLoader("open_nvib.report", "templates")
     template = Environment(loader=loader, autoescape=True, undefined=StrictUndefined).get_template("page.html.j2")
     head, *sections = _sections(report)
-    return template.render(title=Markup(head.title), head=head, sections=sections, generator=GENERATOR)
+    return template.render(head=head, sections=sections, generator=GENERATOR, mark=MARKED_ROW)
 
 
 def _parser() -> MarkdownIt:
@@ -76,38 +66,39 @@ def _parser() -> MarkdownIt:
 
 def _sections(report: Report) -> list[Section]:
     """Render the blocks of a report: the part before the first heading of the second level, then a part for each."""
-    parser, sections, tables = _parser(), [Section("", "")], 0
+    parser, sections, tables = _parser(), [Section("", Markup())], 0
 
-    def render(tokens: Sequence[Token]) -> str:
-        return parser.renderer.render(tokens, parser.options, {}).strip()
+    def render(tokens: Sequence[Token]) -> Markup:
+        return Markup(parser.renderer.render(tokens, parser.options, {}).strip())
 
     blocks = _blocks(parser.parse(report.markdown.removeprefix(GENERATED)))
     for block in blocks:
-        section, first = sections[-1], block[0]
+        part, first = sections[-1].parts[-1], block[0]
         if first.tag == "h1":
-            section.title = render(block[1:2])
+            sections[-1].title = render(block[1:2])
         elif first.tag == "h2":
-            section.close_details()
             name = re.sub(r"[^\w]+", "-", block[1].content.lower()).strip("-")  # as code hosts name headings
             sections.append(Section(name, render(block[1:2])))
         elif first.tag == "h3":
-            section.open_details(render(block[1:2]))
+            sections[-1].parts.append(Part(render(block[1:2])))
         elif first.tag == "table":
             tables += 1
             _arrange_table(block)
-            opening = f'<div class="scroll" role="region" aria-labelledby="caption-{tables}" tabindex="0">'
-            caption = f'<figcaption id="caption-{tables}">{render(next(blocks)[1:2])}</figcaption>'
-            section.blocks.append(f'<figure class="table">{opening}\n{render(block)}\n</div>{caption}</figure>')
+            frame = Markup(
+                '<figure class="table"><div class="scroll" role="region" aria-labelledby="caption-{0}" tabindex="0">\n'
+                '{1}\n</div><figcaption id="caption-{0}">{2}</figcaption></figure>'
+            )
+            part.blocks.append(frame.format(tables, render(block), render(next(blocks)[1:2])))
         elif figure := re.fullmatch(r"!\[.*\]\(figures/(\w+)\.svg\)", block[1].content):
-            name = figure[1]
-            drawing = inline(report.figures[name], name=name, alt=(block[1].children or [block[1]])[0].content)
-            caption = f"<figcaption>{render(next(blocks)[1:2])}</figcaption>"
-            opening = f'<figure id="figure-{name}"><div class="drawing">'
-            section.blocks.append(f"{opening}\n{drawing}\n</div>{caption}</figure>")
+            alt = (block[1].children or [block[1]])[0].content
+            drawing = Markup(inline(report.figures[figure[1]], name=figure[1], alt=alt))
+            frame = Markup(
+                '<figure id="figure-{}"><div class="drawing">\n{}\n</div><figcaption>{}</figcaption></figure>'
+            )
+            part.blocks.append(frame.format(figure[1], drawing, render(next(blocks)[1:2])))
         else:
-            _arrange_text(block, section)
-            section.blocks.append(render(block))
-    sections[-1].close_details()
+            _arrange_text(block, lead=len(sections) == 1, texts=bool(part.title))
+            part.blocks.append(render(block))
     return sections
 
 
@@ -121,12 +112,12 @@ def _blocks(tokens: Sequence[Token]) -> Iterator[list[Token]]:
             start = index + 1
 
 
-def _arrange_text(block: Sequence[Token], section: Section) -> None:
-    """Give lists and paragraphs of the first part their style; what is bold in texts of models is marked."""
-    if not section.name and block[0].type in ("paragraph_open", "bullet_list_open"):
+def _arrange_text(block: Sequence[Token], *, lead: bool, texts: bool) -> None:
+    """Give lists and paragraphs of the `lead` their style; what is bold in `texts` of models is marked."""
+    if lead and block[0].type in ("paragraph_open", "bullet_list_open"):
         block[0].attrSet("class", "lead" if block[0].type == "paragraph_open" else "facts")
     for child in (child for token in block for child in token.children or []):
-        if section.in_details and child.tag == "strong":
+        if texts and child.tag == "strong":
             child.tag = "mark"
 
 

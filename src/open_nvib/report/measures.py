@@ -80,16 +80,6 @@ def read_at(path: str) -> Read:
     return read
 
 
-def read_at_share(share: float, name: str) -> Read:
-    """Read a number of the model at a fixed share of vectors."""
-
-    def read(evaluation: Evaluation) -> float | None:
-        shares = evaluation.number_trained_on.shares if evaluation.number_trained_on else ()
-        return next((getattr(each, name) for each in shares if each.share == share), None)
-
-    return read
-
-
 def _percent(title: str, path: str, decimals: int = 1, direction: str = "") -> Measure:
     return Measure(title, read_at(path), decimals=decimals, scale=100, direction=direction)
 

@@ -121,7 +121,7 @@ def _compared_on_paths(results: Results, nvae: RowResults | None) -> list[RowRes
 # Markdown
 
 _MARKUP = re.compile(r"`([^`]+)`|(?<=[λ′Lακ])_([A-Za-z0-9])|([\\`*_{}\[\]<>#|~&])")
-_SPECIAL = re.compile(r"[\\`*_{}\[\]<>#|~&]")
+_ESCAPES = str.maketrans({character: f"\\{character}" for character in "\\`*_{}[]<>#|~"} | {"&": "&amp;"})
 _LIST_MARKER = re.compile(r"^(\d*)([.)+-])")
 _UNESCAPED_PIPE = re.compile(r"(?<!\\)\|")
 
@@ -131,21 +131,21 @@ def words(text: object) -> Markup:
 
     def show(found: re.Match[str]) -> str:
         code, lower, special = found.groups()
-        return f"`{code}`" if code else f"<sub>{lower}</sub>" if lower else _escape_character(special)
+        return f"`{code}`" if code else f"<sub>{lower}</sub>" if lower else special.translate(_ESCAPES)
 
     return Markup(_MARKUP.sub(show, one_line(str(text))))
 
 
 def literal(text: str) -> Markup:
     """Escape a text of a model so that nothing in it is taken for Markdown, not even the number of a list."""
-    escaped = _LIST_MARKER.sub(r"\1\\\2", _escape(one_line(text)))
+    escaped = _LIST_MARKER.sub(r"\1\\\2", one_line(text).translate(_ESCAPES))
     return Markup(escaped or "(empty)")
 
 
 def marked_differences(example: Example) -> Markup:
     """Escape a reconstruction, with the words in bold that the text does not have at that place."""
     pieces = text_differences(one_line(example.text), one_line(example.reconstruction))
-    runs = [(_escape(piece.after), piece.same) for piece in pieces if piece.after]
+    runs = [(piece.after.translate(_ESCAPES), piece.same) for piece in pieces if piece.after]
     return Markup(" ".join(run if same else f"**{run}**" for run, same in runs) or "(empty)")
 
 
@@ -159,14 +159,6 @@ def _table_line(values: Iterable[str]) -> str:
     """Write a line of a table, where a pipe ends an entry even within code."""
     entries = [_UNESCAPED_PIPE.sub(r"\\|", words(value)) for value in values]
     return f"| {' | '.join(entries)} |"
-
-
-def _escape(text: str) -> str:
-    return _SPECIAL.sub(lambda found: _escape_character(found[0]), text)
-
-
-def _escape_character(character: str) -> str:
-    return "&amp;" if character == "&" else f"\\{character}"
 
 
 @cache

@@ -165,15 +165,12 @@ def _points(row: RowResults, x: Measure, y: Measure) -> dict[int, Point]:
 
 def _fit(axes: Axes, which: str, results: Results, measure: Measure, values: list[float]) -> None:
     """Set label and limits of the "x" or "y" axis, with a dashed line where real text is."""
-    axis, set_limits, line = (
-        (axes.xaxis, axes.set_xlim, axes.axvline) if which == "x" else (axes.yaxis, axes.set_ylim, axes.axhline)
-    )
-    axis.set_label_text(AXES[measure])
+    axes.set(**{f"{which}label": AXES[measure]})
     if measure in LIMITS:
-        set_limits(*LIMITS[measure])
+        axes.set(**{f"{which}lim": LIMITS[measure]})
         return
     if real := results.real(measure):
-        line(real.mean, **REAL_TEXT, zorder=1)
+        (axes.axvline if which == "x" else axes.axhline)(real.mean, **REAL_TEXT, zorder=1)
     fit_perplexity(axes, which, [*values, *([real.mean] if real else [])])
 
 

@@ -241,9 +241,8 @@ def draw_lengths(prepared: "Prepared", path: str | Path) -> Path:
         inside = (tokens >= low) & (tokens <= high)
         label = f"{name}, {low}–{high} tokens: {prepared.counts.partitions[name].available / total:.1%}"
         colour, hatch = PALETTE[index % len(PALETTE)], HATCHES[index % len(HATCHES)]
-        bars = axes.bar(tokens[inside], shares[inside], width=1, color=colour, label=label)
-        for bar in bars:
-            bar.set(hatch=hatch, edgecolor="white", linewidth=0)
+        look: Any = {"color": colour, "hatch": hatch, "edgecolor": "white", "linewidth": 0}
+        axes.bar(tokens[inside], shares[inside], width=1, label=label, **look)
     axes.set(xlabel="tokens in a sentence", ylabel="share of all sentences (%)", xlim=(0, last))
     name, together = prepared.recipe.source["source"], prepared.counts.in_bounds / total
     axes.set_title(f"{name}: {total:,} sentences, {together:.2%} in use", fontsize=10)

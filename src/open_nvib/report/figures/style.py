@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 from io import StringIO
 from typing import Any
 
@@ -46,49 +47,27 @@ OTHER = Look(VERMILION, "v")
 REAL_TEXT: Any = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.1}
 """The line at the value of real text."""
 
-_STYLE: Any = {
-    "axes.axisbelow": True,
-    "axes.edgecolor": MUTED,
-    "axes.facecolor": "none",
-    "axes.grid": True,
-    "axes.labelcolor": INK,
-    "axes.labelsize": 9.5,
-    "axes.linewidth": 0.8,
-    "axes.spines.right": False,
-    "axes.spines.top": False,
-    "axes.titlelocation": "left",
-    "axes.titlesize": 9.5,
-    "axes.titlecolor": INK,
-    "axes.unicode_minus": True,
-    "figure.constrained_layout.use": True,
-    "figure.facecolor": PAPER,
-    "font.family": "DejaVu Sans",
-    "font.size": 9,
-    "grid.color": LINE,
-    "grid.linewidth": 0.7,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "legend.labelcolor": INK,
-    "lines.linewidth": 1.8,
-    "lines.markersize": 6.5,
-    "savefig.facecolor": PAPER,
-    "svg.fonttype": "none",  # text stays text: smaller, searchable, in the reader's own font
-    "svg.hashsalt": "open_nvib",
-    "text.color": INK,
-    "text.parse_math": False,
-    "xtick.color": MUTED,
-    "xtick.labelcolor": INK,
-    "xtick.labelsize": 8.5,
-    "ytick.color": MUTED,
-    "ytick.labelcolor": INK,
-    "ytick.labelsize": 8.5,
+STYLE = files("open_nvib.report.figures") / "report.mplstyle"
+COLOURS = {
+    INK: (
+        "axes.labelcolor",
+        "axes.titlecolor",
+        "legend.labelcolor",
+        "text.color",
+        "xtick.labelcolor",
+        "ytick.labelcolor",
+    ),
+    MUTED: ("axes.edgecolor", "xtick.color", "ytick.color"),
+    LINE: ("grid.color",),
+    PAPER: ("figure.facecolor", "savefig.facecolor"),
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """Give figures made and saved inside the look of the report."""
-    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+    colours: Any = {name: colour for colour, names in COLOURS.items() for name in names}
+    with matplotlib.rc_context(colours, fname=str(STYLE)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # text stays text: the reader's font draws it
         yield
 
@@ -114,7 +93,6 @@ def to_svg(figure: Figure, tips: Mapping[str, str] | None = None) -> str:
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = stream.getvalue()
     text = text[text.index("<svg") :]
-    text = re.sub(r"\s*<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = re.sub(r"(\d+(?:\.\d+)?px) 'DejaVu Sans'(?:, [^;\"]*)?", rf"\1 {FONTS}", text)
     # Numbers of a hundredth of a point are fine enough, and half the bytes.
     text = re.sub(r'="[^"]*"', lambda attribute: re.sub(r"(\.\d\d)\d+", r"\1", attribute[0]), text)
@@ -131,28 +109,25 @@ def inline(svg: str, *, name: str, alt: str) -> str:
     svg = re.sub(r'(href="#|url\(#)', rf"\1{name}-", svg)
     for colour, role in ROLES.items():
         svg = svg.replace(colour, f"var({role})")
-    svg = re.sub(r'\s(?:xmlns|xmlns:xlink|version)="[^"]*"', "", svg)
     svg = svg.replace("xlink:href", "href")
-    inches = float(re.search(r'width="([\d.]+)pt"', svg)[1]) / 72  # pyright: ignore[reportOptionalSubscript]
+    head, rest = svg.split(">", 1)
+    inches = float(re.search(r'width="([\d.]+)pt"', head)[1]) / 72  # pyright: ignore[reportOptionalSubscript]
+    head = re.sub(r'\s(?:xmlns|xmlns:xlink|version|width|height)="[^"]*"', "", head)
     wide = f"--wide:{REM_PER_INCH * inches:.1f}rem"  # so that letters are of one size in all figures
-    svg = re.sub(r'(<svg[^>]*?)\swidth="[^"]*"', r"\1", svg, count=1)
-    svg = re.sub(r'(<svg[^>]*?)\sheight="[^"]*"', r"\1", svg, count=1)
-    return svg.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}" style="{wide}"', 1)
+    return head.replace("<svg", f'<svg role="img" aria-label="{escape(alt)}" style="{wide}"', 1) + f">{rest}"
 
 
 def fit_perplexity(axes: Axes, which: str, values: Sequence[float]) -> None:
     """Set limits of the "x" or "y" axis for perplexities: logarithmic where they are far apart, with plain numbers."""
     if not values:
         return
-    axis = axes.xaxis if which == "x" else axes.yaxis
-    set_limits = axes.set_xlim if which == "x" else axes.set_ylim
     low, high = min(values), max(values)
     if low <= 0 or high / low < LOGARITHMIC_FROM:
         room = 0.08 * (high - low or 1.0)
-        set_limits(low - room, high + room)
+        axes.set(**{f"{which}lim": (low - room, high + room)})
         return
-    (axes.set_xscale if which == "x" else axes.set_yscale)("log")
-    set_limits(low / 1.35, high * 1.35)
+    axes.set(**{f"{which}scale": "log", f"{which}lim": (low / 1.35, high * 1.35)})
+    axis = getattr(axes, f"{which}axis")
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if high / low < 150 else (1.0,)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
