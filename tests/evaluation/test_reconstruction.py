@@ -9,7 +9,7 @@ import sacrebleu
 from open_nvib.cli import main
 from open_nvib.cli.output import summarise_evaluation
 from open_nvib.evaluation import EvaluateConfig, evaluate, reconstruction
-from open_nvib.evaluation.reconstruction import by_length, kept_share, vectors_kept
+from open_nvib.evaluation.reconstruction import by_length, kept_by_kind, kept_share, kind_of_token, vectors_kept
 from open_nvib.evaluation.references import choose
 from open_nvib.store.evaluations import KeptAtLength
 from open_nvib.text.data import load_prepared
@@ -33,6 +33,29 @@ def test_kept_share_is_the_mean_over_sentences_counted_by_hand(nvae):
     assert 0 < sum(counts) < sum(len(text) for text in texts)
     share = sum(count / len(text) for count, text in zip(counts, texts, strict=True)) / 9
     assert kept_share(texts, counts) == pytest.approx(share)
+
+
+@pytest.mark.parametrize(
+    ("token", "kind"),
+    [("museum", "content"), ("the", "function"), ("The", "function"), ("##ing", "piece"), ("1923", "number")]
+    + [(mark, "punctuation") for mark in (".", "'", "%", "—")],
+)
+def test_tokens_have_kinds(token, kind):
+    assert kind_of_token(token) == kind
+
+
+def test_kept_by_kind_is_counted_by_hand(nvae):
+    """Against the rows of `inspect`, one sentence at a time."""
+    loaded: Any = load_run(nvae)
+    texts = list(load_prepared(loaded.config.data).split("short", "validation")["input_ids"])[:9]
+    sentences = loaded.tokenizer.batch_decode(texts)
+    rows = [token for sentence in sentences for token in loaded.inspect([sentence])[0].tokens]
+    loaded.model.encoder.bottleneck.nvib.to_alpha.bias.data -= statistics.median(row.alpha for row in rows)
+    rows = [token for sentence in sentences for token in loaded.inspect([sentence])[0].tokens]
+    found = kept_by_kind(loaded, texts)
+    for kind, share in found.items():
+        assert share == pytest.approx(statistics.mean(row.kept for row in rows if kind_of_token(row.token) == kind))
+    assert 0 < min(found.values()) + max(found.values()) < 2
 
 
 def test_bleu_is_against_the_tokens_and_against_the_text_before_them(nvae):
