@@ -8,7 +8,7 @@ A row is NAME-NUMBER. Gates of a share: `gates-0.4`; with another λ′_G, λ′
   frequency-0.46  the most frequent tokens of the training data get none
   l0drop-0.1      the same gates on Gaussian vectors without a Dirichlet process (VT), at that price of an open gate
   strides-0.46    pooled VTS: a vector at even distances
-A cell, CELLS/ROW-SEED.json, that is there is not measured again.
+A cell, CELLS/ROW-SEED.json, that is there is not measured again. `--tables` prints the tables of the page instead.
 """
 
 import argparse
@@ -226,13 +226,17 @@ def surprisal_of(config: Any, prepared: Any, file: Path) -> list[float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--rows", nargs="+", required=True)
+    parser.add_argument("--data", type=Path, default=Path("data/enwik8"))
+    parser.add_argument("--rows", nargs="+", default=[])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=None, help="in place of those of the configuration")
-    parser.add_argument("--runs", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--cells", type=Path, default=CELLS)
+    parser.add_argument("--tables", action="store_true")
     given = parser.parse_args()
+    if given.tables:
+        print("\n".join(tables(given.cells)))
+        return
     torch.set_num_threads(1)
     prepared = load_prepared(given.data)
     given.cells.mkdir(parents=True, exist_ok=True)
@@ -253,6 +257,51 @@ def main() -> None:
             cell = {"row": row, "seed": seed, "steps": optimiser.steps, **measure(run, prepared, surprisal)}
             file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
             print(file.name, {key: value for key, value in rounded(cell).items() if key not in ("examples", "dial")})
+
+
+COLUMNS = {
+    "ν": ("kept", 1, 3),
+    "BLEU": ("bleu_mean", 1, 1),
+    "points": ("bleu_points", 1, 1),
+    "sample": ("bleu_sample", 1, 1),
+    "exact, %": ("exact_mean", 100, 1),
+    "long": ("bleu_long", 1, 1),
+    "sd": ("sd_at_one_length", 1, 2),
+    "r": ("correlation_with_surprisal", 1, 2),
+}
+"""Heading to the field of a cell, a factor and the number of decimals."""
+KINDS = ("content", "number", "piece", "function", "punctuation")
+
+
+def tables(cells: Path) -> list[str]:
+    """Write the tables of the page: scores, what is kept of each kind of token, and the dial."""
+    rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    for file in sorted(cells.glob("*.json")):
+        cell = json.loads(file.read_text())
+        rows[cell["row"]].append(cell)
+    found = [_row("row", ["seeds", *COLUMNS]), _row("---", ["--:"] * (1 + len(COLUMNS)))]
+    for name, group in rows.items():
+        values = [_mean([cell[key] * factor for cell in group], digits) for key, factor, digits in COLUMNS.values()]
+        found.append(_row(name, [str(len(group)), *values]))
+    found += ["", _row("row", ["ν", *KINDS]), _row("---", ["--:"] * (1 + len(KINDS)))]
+    for name, group in rows.items():
+        if all("kept_by_kind" in cell for cell in group):
+            kinds = [_mean([cell["kept_by_kind"][kind] for cell in group], 2) for kind in KINDS]
+            found.append(_row(name, [_mean([cell["kept"] for cell in group], 3), *kinds]))
+    found += ["", _row("row", [str(share) for share in DIALS]), _row("---", ["--:"] * len(DIALS))]
+    for name, group in rows.items():
+        if name.startswith(("gates", "unpooled")) and all("dial" in cell for cell in group):
+            found.append(_row(name, [_mean([cell["dial"][str(x)]["bleu"] for cell in group], 1) for x in DIALS]))
+    return found
+
+
+def _row(name: str, values: list[str]) -> str:
+    return f"| {' | '.join([name, *values])} |"
+
+
+def _mean(values: list[float], digits: int) -> str:
+    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
+    return f"{statistics.mean(values):.{digits}f}{spread}"
 
 
 def remember_token_ids() -> None:

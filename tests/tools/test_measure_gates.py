@@ -42,3 +42,9 @@ def test_l0drop_pays_for_the_expected_number_of_open_gates(config):
 def test_a_correlation_at_one_length_ignores_the_length():
     texts = [[0] * 3, [0] * 3, [0] * 9, [0] * 9]
     assert measure_gates.correlation_at_one_length(texts, [1, 2, 7, 8], [5.0, 6.0, 1.0, 2.0]) == pytest.approx(1.0)
+
+
+def test_the_tables_of_the_page_are_those_of_its_cells():
+    page = (measure_gates.ROOT / "docs" / "results" / "gates.md").read_text().splitlines()
+    for line in measure_gates.tables(measure_gates.CELLS):
+        assert line in page
