@@ -22,6 +22,10 @@ from open_nvib.text.model.coders import TextDecoder, TextEncoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 
+T5_POSITIONS = 512
+"""Longest text of a T5 whose config has no `n_positions`: its pretraining had no longer ones."""
+
+
 class TokenEmbedding(nn.Module):
     """Tokens to vectors, without positions."""
 
@@ -255,7 +259,9 @@ def options_of(whole: PreTrainedModel) -> dict[str, Any]:
         stored["tie_word_embeddings"] = stored.pop("scale_decoder_outputs")
     tokens = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     found = {name: getattr(pretrained, name, None) for name in tokens}
-    found |= {ours: getattr(pretrained, theirs, 512) for ours, theirs in decoder_kind(pretrained).sizes.items()}
+    kind = decoder_kind(pretrained)
+    found |= {ours: getattr(pretrained, theirs, T5_POSITIONS) for ours, theirs in kind.sizes.items()}
+    found["max_positions"] -= len(kind.before(pretrained))
     tied = whole.get_output_embeddings().weight is whole.get_input_embeddings().weight
     return {"pretrained": stored, "tie_word_embeddings": tied, **found}
 

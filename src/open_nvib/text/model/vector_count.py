@@ -286,6 +286,8 @@ def _search(
             good = found <= max_wrong
             rows, order, found, first = rows[good], order[good], found[good], last
             latents = [latent[good] for latent in latents]
+            if not len(rows):
+                break
         # What is left was right everywhere.
         vectors[rows], offset[rows], exact[rows], wrong[rows] = number[rows], at, True, found
     own_share = torch.zeros_like(exact)

@@ -200,9 +200,13 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
 
 
 def count_numbers(model: TextAutoencoder, sentences: Any) -> Numbers:
-    """Count the fewest vectors of training sentences of each length, for the prior to draw from."""
-    step = max(1, len(sentences) // SENTENCES_COUNTED)
-    texts = [sentences[index]["input_ids"].tolist() for index in range(0, len(sentences), step)][:SENTENCES_COUNTED]
+    """Count the fewest vectors of training sentences of each length, for the prior to draw from.
+
+    A search takes time for each decoder layer, so a deep model counts fewer sentences.
+    """
+    counted = max(1, SENTENCES_COUNTED // model.config.decoder_layers)
+    step = max(1, len(sentences) // counted)
+    texts = [sentences[index]["input_ids"].tolist() for index in range(0, len(sentences), step)][:counted]
     numbers = find_fewest(model.eval(), texts).vectors.tolist()
     found = Counter(zip(map(len, texts), numbers, strict=True))
     return Numbers(tuple((length, number, count) for (length, number), count in sorted(found.items())))
@@ -247,11 +251,8 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
     """Check that the data fits the settings before anything is written."""
     histogram = prepared.length_histogram(config.partition)
     longest, sentences = len(histogram) - 1, int(histogram.sum())
-    if config.model.pretrained is None and longest + 1 > config.model.max_positions:
-        raise InputError(
-            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
-            f"{config.model.max_positions} in all. Raise --model.max_positions."
-        )
+    if config.model.pretrained is None:
+        _check_longest(longest, config.model.max_positions, prepared, "Raise --model.max_positions.")
     optimiser = config.optimiser
     steps = optimiser.steps_for(sentences, processes)
     if optimiser.schedule == "warmup_stable_decay" and optimiser.warmup_steps > steps:
@@ -264,6 +265,15 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
         raise InputError(
             f"{prepared.path}: {sentences} sentences to train on are not one batch of {batch} (batch_size × accumulate "
             f"× processes). Lower --optimiser.batch_size."
+        )
+
+
+def _check_longest(longest: int, positions: int, prepared: Prepared, fix: str) -> None:
+    """Raise an InputError if the longest sentence has more tokens than the model has positions."""
+    if longest + 1 > positions:
+        raise InputError(
+            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
+            f"{positions} in all. {fix}"
         )
 
 
@@ -305,6 +315,8 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         options["decoder_start_token_id"] = tokenizer.bos_token_id
     else:
         options |= options_of(source)
+        longest = len(prepared.length_histogram(config.partition)) - 1
+        _check_longest(longest, options["max_positions"], prepared, "Prepare shorter sentences by --partitions.")
         options["vocab_size"] = max(len(tokenizer), source.config.vocab_size)
     settings = TextAutoencoderConfig(**options)
     _check_memory(settings)
