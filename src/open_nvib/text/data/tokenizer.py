@@ -1,9 +1,9 @@
 """Load or train a tokenizer, and encode sentences with it.
 
 A tokenizer is BERT's from a vocabulary file, any other that transformers can load, or one trained here: a WordPiece,
-or a byte-level BPE, which decodes to the very text that it encoded. A sentencepiece tokenizer that would lose characters
-gets an entry for each byte. Each gets pad, unknown, begin and end tokens. BERT
-has no begin and end tokens of its own: [CLS] and [SEP] are used.
+or a byte-level BPE, which decodes to the very text that it encoded. A sentencepiece tokenizer that would lose
+characters gets an entry for each byte. Each gets pad, unknown, begin and end tokens. BERT has no begin and end tokens
+of its own: [CLS] and [SEP] are used.
 """
 
 import json

@@ -21,7 +21,13 @@ from open_nvib.attention import DenoisingAttention
 from open_nvib.layer import NVIB
 from open_nvib.merging import VectorRequest
 from open_nvib.store.settings import ScheduledValues
-from open_nvib.text.model.backbone import PretrainedDecoder, PretrainedEncoder, extend_rows, make_pretrained, read_scaled
+from open_nvib.text.model.backbone import (
+    PretrainedDecoder,
+    PretrainedEncoder,
+    extend_rows,
+    make_pretrained,
+    read_scaled,
+)
 from open_nvib.text.model.coders import LatentOutput, NewDecoder, NewEncoder, TextDecoder, TextEncoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.layers import cross_entropy_of_head
@@ -86,7 +92,8 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         The texts measure its hidden states, for a bottleneck that starts as the identity.
         """
         tokens, output = (x.weight for x in (source.get_input_embeddings(), source.get_output_embeddings()))
-        assert isinstance(self.encoder, PretrainedEncoder) and isinstance(self.decoder, PretrainedDecoder)
+        assert isinstance(self.encoder, PretrainedEncoder)
+        assert isinstance(self.decoder, PretrainedDecoder)
         states = source.get_encoder().state_dict()
         self.encoder.stack.load_state_dict({name: x for name, x in states.items() if "embed_tokens" not in name})
         self.decoder.load_state_dict(type(self.decoder)(self.config, source).state_dict())

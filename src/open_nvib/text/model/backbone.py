@@ -3,8 +3,8 @@
 Each cross-attention becomes a `DenoisingAttention` with the weights of the pretrained one; all other layers stay those
 of transformers. `TextAutoencoder.start_from` takes the weights, with a bottleneck that starts as the identity.
 
-The encoder reads a text with the special tokens that its own tokenizer adds. These get no vectors: the decoder reads the
-hidden states of the text's tokens.
+The encoder reads a text with the special tokens that its own tokenizer adds. These get no vectors: the decoder reads
+the hidden states of the text's tokens.
 """
 
 import math
@@ -20,7 +20,6 @@ from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.text.model.bottlenecks import make_bottleneck
 from open_nvib.text.model.coders import TextDecoder, TextEncoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-
 
 T5_POSITIONS = 512
 """Longest text of a T5 whose config has no `n_positions`: its pretraining had no longer ones."""
@@ -267,7 +266,7 @@ def options_of(whole: PreTrainedModel) -> dict[str, Any]:
 
 
 def make_pretrained(config: TextAutoencoderConfig) -> tuple[PretrainedEncoder, PretrainedDecoder]:
-    """Build the encoder and the decoder of the pretrained model that the configuration describes, without its weights."""
+    """Build encoder and decoder of the pretrained model that the configuration describes, without its weights."""
     stored: dict[str, Any] = dict(config.pretrained or {})
     pretrained = AutoConfig.for_model(**stored)
     for name in decoder_kind(pretrained).dropouts:
@@ -277,7 +276,13 @@ def make_pretrained(config: TextAutoencoderConfig) -> tuple[PretrainedEncoder, P
 
 
 def take_over(
-    config: TextAutoencoderConfig, query: nn.Linear, key: nn.Linear, value: nn.Linear, output: nn.Linear, *, scale: float
+    config: TextAutoencoderConfig,
+    query: nn.Linear,
+    key: nn.Linear,
+    value: nn.Linear,
+    output: nn.Linear,
+    *,
+    scale: float,
 ) -> DenoisingAttention:
     """Make a denoising attention of the projections of a pretrained attention, whose scores have the factor `scale`.
 
@@ -287,7 +292,9 @@ def take_over(
     attention = DenoisingAttention(config.p, config.heads, **sizes)
     factor = scale * config.head_size**0.5
     with torch.no_grad():
-        for mine, theirs in zip(("to_query", "to_key", "to_value", "to_output"), (query, key, value, output), strict=True):
+        for mine, theirs in zip(
+            ("to_query", "to_key", "to_value", "to_output"), (query, key, value, output), strict=True
+        ):
             getattr(attention, mine).weight.copy_(theirs.weight)
         attention.to_query.weight.mul_(factor)
         for mine, bias in ((attention.to_query, query.bias), (attention.to_output, output.bias)):
@@ -310,7 +317,9 @@ def causal_mask(x: Tensor, past: int) -> Tensor:
     """Make the mask that is added to scores: a new token sees the tokens of the cache, those before it, and itself."""
     new = x.shape[1]
     hidden = torch.ones(new, past + new, dtype=torch.bool, device=x.device).triu(past + 1)
-    return torch.zeros(hidden.shape, dtype=x.dtype, device=x.device).masked_fill(hidden, torch.finfo(x.dtype).min)[None, None]
+    return torch.zeros(hidden.shape, dtype=x.dtype, device=x.device).masked_fill(hidden, torch.finfo(x.dtype).min)[
+        None, None
+    ]
 
 
 def extend_rows(table: Tensor, rows: int) -> Tensor:

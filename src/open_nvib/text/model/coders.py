@@ -83,7 +83,7 @@ class TextEncoder(nn.Module):
 class TextDecoder(nn.Module):
     """The embedded tokens so far and a mixture to the hidden states that predict the next tokens.
 
-    The kinds are `NewDecoder` and those of `open_nvib.text.model.backbone`. `head_bias` says whether logits have a bias.
+    The kinds are `NewDecoder` and those of `open_nvib.text.model.backbone`. `head_bias`: whether logits have a bias.
     """
 
     head_bias: bool = False
