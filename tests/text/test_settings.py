@@ -150,7 +150,7 @@ def test_every_option_of_a_kind_says_which_kinds_use_it():
     """Options of all kinds are those of sizes, layers and embeddings."""
     options = {option.name for settings in (ModelSettings, LossSettings) for option in fields(settings)}
     sizes = {"d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size", "dropout"}
-    of_all = sizes | {"bottleneck", "positions", "max_positions", "tie_word_embeddings"}
+    of_all = sizes | {"bottleneck", "pretrained", "positions", "max_positions", "tie_word_embeddings"}
     assert options - of_all == set(USED_BY) == set(OTHER_VALUES)
 
 

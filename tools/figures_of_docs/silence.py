@@ -34,7 +34,7 @@ def measure_leads(run: Run) -> list[float]:
     batch = make_batch(model, [list(text) for text in texts])
     mixture = model.encoder.posterior(batch["input_ids"], batch["attention_mask"]).mean()
     layer = model.decoder.layers[0]
-    written = layer.recall(model.encoder.embedding(model.shift_right(batch["labels"])))
+    written = layer.recall(model.embed(model.shift_right(batch["labels"])))
     weights = layer.cross_attention.weights(layer.norms[1](written), layer.cross_attention.project(mixture)).mean(1)
     match = weights.clamp(min=1e-37).log() - mixture.log_alpha.unsqueeze(1)
     best, second = match.masked_fill(mixture.log_alpha.unsqueeze(1).isneginf(), -torch.inf).topk(2).values.unbind(-1)

@@ -140,7 +140,7 @@ def as_mixture(model: TextAutoencoder, sets: WeightedSets) -> ImpulseMixture:
     z = sets.z.to(model.device, model.dtype)
     if sets.log_pi is None:
         real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
-        return plain_mixture(z, real, model.config.d_model // model.config.heads)
+        return plain_mixture(z, real, model.config.head_size)
     return unchecked(ImpulseMixture, z=z, log_pi=sets.log_pi.to(z))
 
 
@@ -148,7 +148,7 @@ def as_mixture(model: TextAutoencoder, sets: WeightedSets) -> ImpulseMixture:
 def log_likelihood(model: TextAutoencoder, text: Sequence[int], mixture: Mixture) -> Float[Tensor, " samples"]:
     """Compute log p(x | F) of one text, its end included, given each mixture of a batch."""
     labels = torch.tensor([[*text, model.config.eos_token_id]], device=model.device)
-    hidden = model.encoder.embedding(model.shift_right(labels)).expand(len(mixture), -1, -1)
+    hidden = model.embed(model.shift_right(labels)).expand(len(mixture), -1, -1)
     logits = model.head(model.decoder(hidden, model.decoder.project(mixture)))  # (samples, n + 1, vocabulary)
     every = labels.expand(len(mixture), -1)
     return -F.cross_entropy(logits.float().flatten(0, 1), every.flatten(), reduction="none").view_as(every).sum(-1)

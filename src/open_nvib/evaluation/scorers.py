@@ -81,7 +81,7 @@ class CopyingScorer(nn.Module):
         real = labels != IGNORED
         texts = labels.masked_fill(~real, model.config.pad_token_id)
         mixture = model.encoder.posterior(texts, real).mean()
-        hidden = model.decoder(model.encoder.embedding(model.shift_right(labels)), model.decoder.project(mixture))
+        hidden = model.decoder(model.embed(model.shift_right(labels)), model.decoder.project(mixture))
         return F.cross_entropy(model.head(hidden[real]).float(), labels[real], reduction="sum")
 
 

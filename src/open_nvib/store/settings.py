@@ -74,6 +74,9 @@ USED_BY: dict[str, tuple[BottleneckKind, ...]] = {
     **dict.fromkeys(("shares", "smallest_share"), ("vts", "nvae")),
 }
 """The kinds of model that use an option; all of them where it is not listed."""
+SIZES = ("d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size")
+PRETRAINED_OPTIONS = (*SIZES, "positions", "max_positions", "tie_word_embeddings")
+"""Options that a pretrained model decides."""
 GATE_OPTIONS = ("gate_share", "gate_pooling")
 """Options of a model whose `alpha_activation` is gate."""
 
@@ -88,6 +91,8 @@ class ModelSettings:
     Args:
         bottleneck: t (none), vt (a Gaussian for each vector), vtp (one pooled vector), vts (vectors dropped at a
             stride) or nvae (NVIB).
+        pretrained: a T5, BART or Marian of transformers, a folder or an id on the hub, whose encoder and decoder the
+            model starts from. All sizes are then those of this model.
         d_model: size of embeddings and hidden states.
         latent_size: size of a latent vector; d_model if not given.
         encoder_layers: number of encoder layers.
@@ -116,6 +121,7 @@ class ModelSettings:
     """
 
     bottleneck: BottleneckKind = "nvae"
+    pretrained: str | None = None
     d_model: int = 256
     latent_size: int | None = None
     encoder_layers: int = 1
@@ -147,7 +153,7 @@ class ModelSettings:
 def check_model_options(options: Any) -> None:
     """Raise a ValueError that names the option if a value of `ModelSettings`, or of a copy of it, is wrong."""
     check_numbers(options, ModelSettings)
-    if options.d_model % options.heads:
+    if options.pretrained is None and options.d_model % options.heads:
         raise ValueError(f"d_model = {options.d_model} is not a multiple of heads = {options.heads}. Change one.")
 
 
@@ -229,6 +235,9 @@ class OptimiserSettings:
         clip: largest norm of the gradient; 0 does not clip.
         weight_decay: AdamW's; 0 is Adam.
         precision: float32, or bf16 for autocast.
+        trained: of a pretrained model: all of it, its decoder with the bottleneck, or only the bottleneck with the
+            attention that reads it.
+        gradient_checkpointing: compute the layers again for the gradient, which takes more time and less memory.
     """
 
     steps: int | None = None
@@ -242,6 +251,8 @@ class OptimiserSettings:
     clip: float = 0.1
     weight_decay: float = 0.0
     precision: Literal["float32", "bf16"] = "float32"
+    trained: Literal["all", "decoder", "bottleneck"] = "all"
+    gradient_checkpointing: bool = False
 
     def __post_init__(self) -> None:
         check_numbers(self)
@@ -314,6 +325,11 @@ class TrainConfig:
                         f"{group}.{option.name} is set and {kind} does not use it: it is of {' and '.join(kinds)}. "
                         f"Leave it out, or give another --model.bottleneck."
                     )
+        given = [name for name in PRETRAINED_OPTIONS if getattr(self.model, name) != getattr(ModelSettings, name)]
+        if self.model.pretrained is not None and given:
+            raise InputError(f"model.{given[0]} is set and model.pretrained decides it. Leave one of the two out.")
+        if self.model.pretrained is None and self.optimiser.trained != "all":
+            raise InputError("optimiser.trained is set and model.pretrained is not: a new model is trained as a whole.")
         gates = self.model.alpha_activation == "gate"
         if not gates and any(getattr(self.model, name) != getattr(ModelSettings, name) for name in GATE_OPTIONS):
             raise InputError(f"{' or '.join(GATE_OPTIONS)} of model is set, expected alpha_activation gate with it.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from tokenizers import processors
+from tokenizers import Tokenizer, processors
 from transformers import AutoTokenizer, PreTrainedTokenizerBase, PreTrainedTokenizerFast
 
 from open_nvib.store.files import InputError, damaged, in_one_line
@@ -51,18 +51,26 @@ def open_tokenizer(folder: Path, *, fix: str) -> PreTrainedTokenizerBase:
 def without_template(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
     """Return the tokenizer such that a plain call adds no special tokens, which the encoder never saw.
 
+    It neither pads nor cuts texts, whatever was saved with it.
     A class such as BertTokenizer sets its template again whenever it is loaded, so the general class replaces it.
     """
     if not isinstance(tokenizer, PreTrainedTokenizerFast):  # a tokenizer in Python has no template to remove
         tokenizer.model_input_names = ["input_ids", "attention_mask"]
         return tokenizer
-    backend, extra = tokenizer.backend_tokenizer, getattr(tokenizer, "extra_special_tokens", [])
+    backend = tokenizer.backend_tokenizer
+    backend.no_padding()
+    backend.no_truncation()
     backend.post_processor = processors.TemplateProcessing(single="$A", pair="$A $B:1", special_tokens=[])  # pyright: ignore[reportAttributeAccessIssue]
+    return with_backend(tokenizer, backend)
+
+
+def with_backend(tokenizer: PreTrainedTokenizerFast, backend: Tokenizer) -> PreTrainedTokenizerFast:
+    """Return a tokenizer of the general class with another backend and the same special tokens."""
     return PreTrainedTokenizerFast(
         tokenizer_object=backend,
         **tokenizer.special_tokens_map,
         model_max_length=tokenizer.model_max_length,
-        extra_special_tokens=list(extra),
+        extra_special_tokens=list(getattr(tokenizer, "extra_special_tokens", [])),
         padding_side="right",  # positions count from the left
         clean_up_tokenization_spaces=tokenizer.clean_up_tokenization_spaces,
         split_special_tokens=tokenizer.split_special_tokens,

@@ -1,10 +1,12 @@
 """Load or train a tokenizer, and encode sentences with it.
 
 A tokenizer is BERT's from a vocabulary file, any other that transformers can load, or one trained here: a WordPiece,
-or a byte-level BPE, which decodes to the very text that it encoded. Each gets pad, unknown, begin and end tokens. BERT
-has no begin and end tokens of its own: [CLS] and [SEP] are used.
+or a byte-level BPE, which decodes to the very text that it encoded. A sentencepiece tokenizer that would lose
+characters gets an entry for each byte. Each gets pad, unknown, begin and end tokens. BERT has no begin and end tokens
+of its own: [CLS] and [SEP] are used.
 """
 
+import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +22,7 @@ from transformers import AutoTokenizer, BertTokenizer, PreTrainedTokenizerBase, 
 from open_nvib.store.files import InputError, in_one_line
 from open_nvib.store.task_settings import TokenizerKind
 from open_nvib.text.data.markup import UNKNOWN
-from open_nvib.text.opening import open_saved, without_template
+from open_nvib.text.opening import open_saved, with_backend, without_template
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 
@@ -31,6 +33,10 @@ _LARGEST_ALPHABET_SHARE = 1 / 40
 # entries.
 _MOST_TRAINING_SENTENCES = 250_000
 _BATCH_SENTENCES = 10_000
+# Score of an entry for a byte: far below all others, as such an entry is for characters that no other has.
+_BYTE_SCORE = -1000.0
+# Steps of sentencepiece that a text does not come back from: NFKC, and one space for several.
+_LOSSY = ("Precompiled", "Replace")
 
 
 def bert(vocab: dict[str, int], *, lowercase: bool) -> PreTrainedTokenizerBase:
@@ -54,7 +60,7 @@ def load_tokenizer(name: str, *, lowercase: bool) -> PreTrainedTokenizerBase:
             f"tokenizer {name!r}: cannot be loaded ({in_one_line(error)}). Give 'train', the path of a vocab.txt, of a "
             f"tokenizer.json or of a folder with a saved tokenizer, or with network the id of one on the hub."
         ) from error
-    tokenizer = with_special_tokens(tokenizer)
+    tokenizer = with_special_tokens(with_bytes(tokenizer))
     highest = max(tokenizer.get_vocab().values())
     if highest >= len(tokenizer):  # the model has a row for each entry
         raise InputError(
@@ -100,6 +106,30 @@ def with_special_tokens(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokeniz
     if added:
         tokenizer.add_special_tokens(added)  # pyright: ignore[reportArgumentType]
     return without_template(tokenizer)
+
+
+def with_bytes(tokenizer: PreTrainedTokenizerBase) -> PreTrainedTokenizerBase:
+    """Let a sentencepiece tokenizer, such as T5's, write every text as it is: unknown characters become bytes.
+
+    Its vocabulary gets an entry for each byte, at the end, so that the others keep their ids. Its normalisation, which
+    turns ² into 2 and … into three full stops, is left out. Other tokenizers stay as they are.
+    """
+    if not isinstance(tokenizer, PreTrainedTokenizerFast):
+        return tokenizer
+    saved = json.loads(tokenizer.backend_tokenizer.to_str())
+    model, normalizer = saved["model"], saved["normalizer"] or {}
+    if model["type"] != "Unigram" or model.get("byte_fallback") or saved["decoder"]["type"] != "Metaspace":
+        return tokenizer
+    model["vocab"] += [[f"<0x{byte:02X}>", _BYTE_SCORE] for byte in range(256)]
+    model["byte_fallback"] = True
+    steps = [each for each in normalizer.get("normalizers", [normalizer]) if each.get("type") not in _LOSSY]
+    saved["normalizer"] = {"type": "Sequence", "normalizers": steps} if any(steps) else None
+    backend = Tokenizer.from_str(json.dumps(saved))
+    space = saved["decoder"]["replacement"]
+    backend.decoder = decoders.Sequence(  # pyright: ignore[reportAttributeAccessIssue]
+        [decoders.Replace(space, " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    )
+    return with_backend(tokenizer, backend)
 
 
 def train_tokenizer(

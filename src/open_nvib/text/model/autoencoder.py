@@ -2,7 +2,7 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,50 +17,23 @@ from transformers import (
 )
 from transformers.utils.generic import ModelOutput
 
-from open_nvib._records import unchecked
-from open_nvib.attention import DenoisingAttention, Mixture, Projected
+from open_nvib.attention import DenoisingAttention
 from open_nvib.layer import NVIB
 from open_nvib.merging import VectorRequest
-from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 from open_nvib.store.settings import ScheduledValues
-from open_nvib.text.model.bottlenecks import Latent, make_bottleneck
+from open_nvib.text.model.backbone import (
+    PretrainedDecoder,
+    PretrainedEncoder,
+    extend_rows,
+    make_pretrained,
+    read_scaled,
+)
+from open_nvib.text.model.coders import LatentOutput, NewDecoder, NewEncoder, TextDecoder, TextEncoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.layers import DecoderLayer, Embedding, EncoderLayer, cross_entropy_of_head
+from open_nvib.text.model.layers import cross_entropy_of_head
 
 IGNORED = -100
 """Label of padding."""
-
-
-@dataclass
-class LatentOutput(ModelOutput):
-    """A mixture as `generate()` passes it on: tensors with a batch axis.
-
-    Args:
-        last_hidden_state: the vectors of an ImpulseMixture or the means of a GaussianMixture, (batch, n, p).
-        log_weight: their log π or log α, (batch, n).
-        log_sigma: of a GaussianMixture, (batch, n, p).
-        spread: of the points of a GaussianMixture, (batch, n).
-    """
-
-    last_hidden_state: Tensor | None = None
-    log_weight: Tensor | None = None
-    log_sigma: Tensor | None = None
-    spread: Tensor | None = None
-
-    @staticmethod
-    def of(mixture: Mixture) -> "LatentOutput":
-        """Convert a mixture."""
-        if isinstance(mixture, ImpulseMixture):
-            return LatentOutput(last_hidden_state=mixture.z, log_weight=mixture.log_pi, spread=mixture.spread)
-        return LatentOutput(last_hidden_state=mixture.mu, log_weight=mixture.log_alpha, log_sigma=mixture.log_sigma)
-
-    def mixture(self) -> Mixture:
-        """Convert back."""
-        if self.log_sigma is None:
-            return unchecked(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight, spread=self.spread)
-        return unchecked(
-            GaussianMixture, mu=self.last_hidden_state, log_sigma=self.log_sigma, log_alpha=self.log_weight
-        )
 
 
 @dataclass
@@ -89,63 +62,6 @@ class AutoencoderOutput(ModelOutput):
     past_key_values: Cache | None = None
 
 
-class TextEncoder(nn.Module):
-    """Tokens to latent. `generate()` calls it and decodes from the mean, as is done at test time."""
-
-    main_input_name = "input_ids"
-
-    def __init__(self, config: TextAutoencoderConfig) -> None:
-        super().__init__()
-        self.embedding = Embedding(config)
-        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
-        self.norm = nn.LayerNorm(config.d_model)
-        self.bottleneck = make_bottleneck(config)
-
-    def hidden_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Return the input of the bottleneck, a vector for each token."""
-        hidden = self.embedding(input_ids)
-        for layer in self.layers:
-            hidden = layer(hidden, mask)
-        return self.norm(hidden)
-
-    def posterior(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None = None,
-        request: VectorRequest | None = None,
-        *,
-        explore: bool = False,
-    ) -> Latent:
-        """Return the latent of each text; all tokens are real without a mask. Training explores: `Bottleneck`."""
-        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
-        encode = self.bottleneck.explore if explore else self.bottleneck
-        return encode(self.hidden_states(input_ids, mask), mask, request)
-
-    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> LatentOutput:
-        return LatentOutput.of(self.posterior(input_ids, attention_mask).mean().compact())
-
-
-class TextDecoder(nn.Module):
-    """The embedded tokens so far and a mixture to the hidden states that predict the next tokens."""
-
-    def __init__(self, config: TextAutoencoderConfig) -> None:
-        super().__init__()
-        self.layers = nn.ModuleList(DecoderLayer(config, index) for index in range(config.decoder_layers))
-        self.norm = nn.LayerNorm(config.d_model)
-        self.reading = config.reading
-
-    def project(self, mixture: Mixture) -> list[Projected]:
-        """Project the mixture for each layer, once for a whole sequence."""
-        if self.reading == "points" and isinstance(mixture, GaussianMixture):
-            mixture = mixture.points()
-        return [layer.cross_attention.project(mixture) for layer in self.layers]  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
-
-    def forward(self, hidden: Tensor, memories: list[Projected], cache: Cache | None = None) -> Tensor:
-        for layer, memory in zip(self.layers, memories, strict=True):
-            hidden = layer(hidden, memory, cache)
-        return self.norm(hidden)
-
-
 class TextAutoencoder(PreTrainedModel, GenerationMixin):
     """T, VT, VTP, VTS and NVAE, which differ in the bottleneck only."""
 
@@ -153,16 +69,58 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
     base_model_prefix = "autoencoder"
     main_input_name = "input_ids"
     accepts_loss_kwargs = True
+    supports_gradient_checkpointing = True
     _tied_weights_keys = {"head.weight": "encoder.embedding.tokens.weight"}  # noqa: RUF012
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__(config)
-        self.encoder = TextEncoder(config)
-        self.decoder = TextDecoder(config)
-        self.head = nn.Linear(config.d_model, config.vocab_size, bias=False)
+        self.encoder: TextEncoder
+        self.decoder: TextDecoder
+        if config.pretrained is None:
+            self.encoder, self.decoder = NewEncoder(config), NewDecoder(config)
+        else:
+            self.encoder, self.decoder = make_pretrained(config)
+        self.head = nn.Linear(config.d_model, config.vocab_size, bias=self.decoder.head_bias)
         self.lambda_g, self.lambda_d = config.lambda_g, config.lambda_d
         self.post_init()
         self.encoder.bottleneck.reset_parameters()  # transformers passes over modules that only hold others
+
+    @torch.no_grad()
+    def start_from(self, source: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> None:
+        """Take the weights of the pretrained model that the configuration describes.
+
+        The texts measure its hidden states, for a bottleneck that starts as the identity.
+        """
+        tokens, output = (x.weight for x in (source.get_input_embeddings(), source.get_output_embeddings()))
+        assert isinstance(self.encoder, PretrainedEncoder)
+        assert isinstance(self.decoder, PretrainedDecoder)
+        states = source.get_encoder().state_dict()
+        self.encoder.stack.load_state_dict({name: x for name, x in states.items() if "embed_tokens" not in name})
+        self.decoder.load_state_dict(type(self.decoder)(self.config, source).state_dict())
+        self.get_input_embeddings().weight.copy_(extend_rows(tokens, self.config.vocab_size))
+        if not self.config.tie_word_embeddings:
+            self.head.weight.copy_(extend_rows(output, self.config.vocab_size))
+        if self.head.bias is not None:
+            bias = torch.as_tensor(source.final_logits_bias)[0]
+            self.head.bias.zero_()[: len(bias)] = bias
+        training, mask = self.training, attention_mask.bool()
+        hidden = self.eval().encoder.hidden_states(input_ids, mask)
+        shift, factor = self.train(training).encoder.bottleneck.start_as_identity(hidden, mask)
+        for layer in self.decoder.layers:
+            read_scaled(layer.cross_attention, shift, factor)  # pyright: ignore[reportArgumentType]
+
+    def train_only(self, part: Literal["all", "decoder", "bottleneck"]) -> None:
+        """Choose what is trained: all, the decoder with the bottleneck, or the bottleneck with what reads it."""
+        self.requires_grad_(part == "all")
+        if part == "decoder":
+            self.decoder.requires_grad_(True)
+            self.head.requires_grad_(not self.config.tie_word_embeddings)
+        for trained in (self.encoder.bottleneck, *(layer.cross_attention for layer in self.decoder.layers)):
+            trained.requires_grad_(True)  # pyright: ignore[reportCallIssue]
+
+    def embed(self, ids: Tensor, *, first: int = 0) -> Tensor:
+        """Embed written tokens for the decoder; `first` is the position of the first one."""
+        return self.decoder.embed(self.encoder.embedding, ids, first=first)
 
     def set_schedule(self, values: ScheduledValues) -> None:
         """Set the weights of the loss and what the bottleneck schedules; at first they are the configuration's."""
@@ -270,7 +228,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
             else past_key_values
         )
         first = 0 if own is None else own.get_seq_length()
-        hidden = self.decoder(self.encoder.embedding(decoder_input_ids, first=first), memories, own)
+        hidden = self.decoder(self.embed(decoder_input_ids, first=first), memories, own)
         return AutoencoderOutput(logits=self.head(hidden), past_key_values=past_key_values)
 
     def _loss(
@@ -290,9 +248,10 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
             request = bottleneck.draw_request((labels != IGNORED).sum(-1) - 1)
         latent = self.encoder.posterior(input_ids, attention_mask, request, explore=sample)
         mixture = bottleneck.sample(latent) if sample else latent.mean()
-        hidden = self.decoder(self.encoder.embedding(self.shift_right(labels)), self.decoder.project(mixture))
+        hidden = self.decoder(self.embed(self.shift_right(labels)), self.decoder.project(mixture))
         real = labels != IGNORED
-        total = cross_entropy_of_head(hidden[real], self.head.weight, labels[real])  # most of the work is here
+        # most of the work is here
+        total = cross_entropy_of_head(hidden[real], self.head.weight, labels[real], self.head.bias)
         items = real.sum() if items is None else items
         cross_entropy = total / items
         kl = bottleneck.kl(latent).per_token(latent.lengths, self.config.p)

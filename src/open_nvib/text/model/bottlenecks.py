@@ -6,6 +6,7 @@ a kind has none. What else differs is a method of the bottleneck. Attention over
 NVAE is denoising attention with the weights of `eq:probZ`, so that the decoder has one kind of cross-attention.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -24,6 +25,14 @@ from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL, KLForm, Posterior
 from open_nvib.store.settings import ScheduledValues
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+
+PRETRAINED_SCALE = 0.1
+"""Standard deviation of NVIB's prior beside a pretrained encoder. Pretrained attention has no −‖z‖²/2√d, the term of
+denoising attention that grows with the square of this scale."""
+PRETRAINED_SIGMA = 0.1
+"""Initial σ of a vector beside a pretrained encoder, relative to the prior's."""
+MIN_RELATIVE_DEVIATION = 1e-3
+"""Smallest deviation of a dimension of hidden states, relative to the root mean square of all."""
 
 
 def plain_mixture(z: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"], d: int) -> ImpulseMixture:
@@ -136,6 +145,13 @@ class Bottleneck(nn.Module):
     def reset_parameters(self) -> None:
         """Initialise what `TextAutoencoder` does not."""
 
+    def start_as_identity(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+        """Let the latent be the hidden states x at first, up to an affine map: x = shift + factor·z.
+
+        The map gives vectors the mean and the deviation of the prior's Gaussian. Returns shift and factor.
+        """
+        return hidden.new_zeros(hidden.shape[-1]), hidden.new_ones(hidden.shape[-1])
+
     def explore(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Any:
         """Compute the latent that training reads: with noise in what the bottleneck decides, if it does."""
         return self(hidden, mask, request)
@@ -224,7 +240,7 @@ class PlainBottleneck(Bottleneck):
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
-        self.d = config.d_model // config.heads
+        self.d = config.head_size
         self.project = nn.Identity() if config.p == config.d_model else nn.Linear(config.d_model, config.p)
 
     def forward(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> VectorLatent:
@@ -237,7 +253,7 @@ class GaussianBottleneck(Bottleneck):
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
-        self.d = config.d_model // config.heads
+        self.d = config.head_size
         self.to_mu = nn.Linear(config.d_model, config.p)
         self.to_log_sigma = nn.Linear(config.d_model, config.p)
         self.reset_parameters()
@@ -247,6 +263,9 @@ class GaussianBottleneck(Bottleneck):
         self.to_mu.reset_parameters()
         nn.init.normal_(self.to_log_sigma.weight, std=INITIAL_WEIGHT_STD)
         nn.init.constant_(self.to_log_sigma.bias, INITIAL_LOG_SIGMA)
+
+    def start_as_identity(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+        return standardise(self.to_mu, self.to_log_sigma, hidden[mask], scale=1.0)
 
     def select(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None) -> tuple[Tensor, Tensor]:
         """Return the hidden states that become vectors, and a mask of where there is one."""
@@ -290,6 +309,9 @@ class PooledBottleneck(GaussianBottleneck):
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__(config)
         self.pooling = config.pooling
+
+    def start_as_identity(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+        return super().start_as_identity(*self.select(hidden, mask, None))
 
     def select(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None) -> tuple[Tensor, Tensor]:
         self._refuse(request)
@@ -338,6 +360,7 @@ class NVIBBottleneck(Bottleneck):
             alpha_unit=config.alpha_unit,
             alpha_contrast=config.alpha_contrast,
             keep_share=config.keep_share,
+            prior_sigma=1.0 if config.pretrained is None else PRETRAINED_SCALE,
         )
         self.can_drop = config.keep_share is None
         self.decides = self.nvib.has_gates
@@ -346,6 +369,10 @@ class NVIBBottleneck(Bottleneck):
         self.kappa: int = config.kappa
         self.method: Method = config.gamma_method
         self.form: KLForm = config.kl_form
+
+    def start_as_identity(self, hidden: Hidden, mask: TokenMask) -> tuple[Tensor, Tensor]:
+        nn.init.zeros_(self.nvib.to_alpha.weight)
+        return standardise(self.nvib.to_mu, self.nvib.to_log_sigma, hidden[mask], scale=PRETRAINED_SCALE)
 
     def forward(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Posterior:
         return self.nvib(hidden, mask, request)
@@ -419,6 +446,24 @@ BOTTLENECKS: dict[str, type[Bottleneck]] = {
 def make_bottleneck(config: TextAutoencoderConfig) -> Bottleneck:
     """Build the bottleneck that the configuration names."""
     return BOTTLENECKS[config.bottleneck](config)
+
+
+@torch.no_grad()
+def standardise(
+    to_mu: nn.Linear, to_log_sigma: nn.Linear, x: Float[Tensor, "vectors size"], *, scale: float
+) -> tuple[Float[Tensor, " size"], Float[Tensor, " size"]]:
+    """Set projections to z = (x − mean)·scale/deviation, in each dimension, with a small σ for all vectors.
+
+    Returns the shift and the factor of x = shift + factor·z.
+    """
+    deviation = x.std(0)
+    deviation = deviation.clamp(min=MIN_RELATIVE_DEVIATION * deviation.square().mean().sqrt())
+    mean, factor = x.mean(0), deviation / scale
+    to_mu.weight.copy_(torch.diag(1 / factor))
+    to_mu.bias.copy_(-mean / factor)
+    to_log_sigma.weight.zero_()
+    to_log_sigma.bias.fill_(math.log(PRETRAINED_SIGMA * scale))
+    return mean, factor
 
 
 def pool(hidden: Hidden, mask: TokenMask, how: str) -> Float[Tensor, "batch 1 size"]:

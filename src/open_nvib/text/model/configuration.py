@@ -1,6 +1,6 @@
 """The configuration of a text autoencoder, as Hugging Face saves and loads it."""
 
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
@@ -34,8 +34,9 @@ class TextAutoencoderConfig(PreTrainedConfig):
         "past_key_values",
     ]
 
-    # ModelSettings
+    # ModelSettings; `pretrained` is the config of the pretrained model here
     bottleneck: BottleneckKind = "nvae"
+    pretrained: dict[str, Any] | None = None
     d_model: int = 256
     latent_size: int | None = None
     encoder_layers: int = 1
@@ -86,3 +87,8 @@ class TextAutoencoderConfig(PreTrainedConfig):
     def p(self) -> int:
         """Size of a latent vector."""
         return self.d_model if self.latent_size is None else self.latent_size
+
+    @property
+    def head_size(self) -> int:
+        """Size of one head's key."""
+        return (self.pretrained or {}).get("d_kv", self.d_model // self.heads)

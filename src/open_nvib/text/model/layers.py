@@ -9,6 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
 
 from open_nvib._fused import widen_for_cpu
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
@@ -80,7 +81,7 @@ class FeedForward(nn.Sequential):
         )
 
 
-class EncoderLayer(nn.Module):
+class EncoderLayer(GradientCheckpointingLayer):
     """Self-attention, then a feed-forward layer."""
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
@@ -95,7 +96,7 @@ class EncoderLayer(nn.Module):
         return x + self.dropout(self.feed_forward(self.norms[1](x)))
 
 
-class DecoderLayer(nn.Module):
+class DecoderLayer(GradientCheckpointingLayer):
     """Causal self-attention, denoising attention over the latent, then a feed-forward layer."""
 
     def __init__(self, config: TextAutoencoderConfig, index: int) -> None:
@@ -126,43 +127,58 @@ class DecoderLayer(nn.Module):
         x = x + self.dropout(self.cross_attention(self.norms[1](x), memory))
         return x + self.dropout(self.feed_forward(self.norms[2](x)))
 
+    def weights(
+        self, x: Float[Tensor, "batch n size"], memory: Mixture | Projected
+    ) -> Float[Tensor, "batch heads n vectors"]:
+        """Compute the weight of each vector in what `read` reads."""
+        return self.cross_attention.weights(self.norms[1](x), memory)
+
 
 CHUNK = 2**19
 """Logits at a time on the CPU: they stay in its cache. Accelerators take 64 times as many."""
 
 
 def cross_entropy_of_head(
-    hidden: Float[Tensor, "tokens size"], weight: Float[Tensor, "vocabulary size"], labels: Int[Tensor, " tokens"]
+    hidden: Float[Tensor, "tokens size"],
+    weight: Float[Tensor, "vocabulary size"],
+    labels: Int[Tensor, " tokens"],
+    bias: Float[Tensor, " vocabulary"] | None = None,
 ) -> Float[Tensor, ""]:
-    """Compute the sum of -log softmax(hidden weightᵀ) at the labels, without ever holding all the logits."""
-    return _CrossEntropyOfHead.apply(hidden, weight, labels, torch.is_grad_enabled())  # pyright: ignore[reportReturnType]
+    """Compute the sum of -log softmax(hidden weightᵀ + bias) at the labels, without ever holding all the logits."""
+    return _CrossEntropyOfHead.apply(hidden, weight, labels, bias, torch.is_grad_enabled())  # pyright: ignore[reportReturnType]
 
 
 class _CrossEntropyOfHead(torch.autograd.Function):
     """The gradient is computed with the loss, chunk by chunk, as both need the same softmax."""
 
     @staticmethod
-    def forward(ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, needs_gradient: bool) -> Tensor:
+    def forward(
+        ctx: Any, hidden: Tensor, weight: Tensor, labels: Tensor, bias: Tensor | None, needs_gradient: bool
+    ) -> Tensor:
         device = hidden.device.type
         dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
         rows = max(64, CHUNK * (1 if device == "cpu" else 64) // len(weight))
         w, total = weight.to(dtype), hidden.new_zeros((), dtype=torch.float32)
         grad_hidden, grad_weight = [], torch.zeros_like(weight, dtype=total.dtype)
+        grad_bias = None if bias is None else torch.zeros_like(bias, dtype=total.dtype)
         for h, label in zip(hidden.to(dtype).split(rows), labels.unsqueeze(-1).split(rows), strict=True):
-            logits = (h @ w.T).float()
+            logits = (h @ w.T).float() if bias is None else (h @ w.T).float() + bias
             p = logits.softmax(-1)
             log_sum = logits.amax(-1, keepdim=True) - p.amax(-1, keepdim=True).log()
             total += (log_sum - logits.gather(-1, label)).sum()
             if needs_gradient:
-                p = p.scatter_add_(-1, label, p.new_full((1, 1), -1.0).expand_as(label)).to(dtype)
+                p = p.scatter_add_(-1, label, p.new_full((1, 1), -1.0).expand_as(label))
+                if grad_bias is not None:
+                    grad_bias += p.sum(0)
+                p = p.to(dtype)
                 grad_hidden.append(p @ w)
                 grad_weight += p.T @ h
         if needs_gradient:
-            ctx.save_for_backward(torch.cat(grad_hidden).to(hidden.dtype), grad_weight.to(weight.dtype))
+            ctx.save_for_backward(torch.cat(grad_hidden).to(hidden.dtype), grad_weight.to(weight.dtype), grad_bias)
         return total
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grad.to(grad_hidden.dtype), grad_weight * grad.to(grad_weight.dtype), None, None
+        hidden, weight, bias = (None if x is None else x * grad.to(x.dtype) for x in ctx.saved_tensors)
+        return hidden, weight, None, bias, None

@@ -232,7 +232,7 @@ class Tries:
         self.model, self.mask, self.labels = model, inputs["attention_mask"].bool(), inputs["labels"]
         self.hidden = model.encoder.hidden_states(inputs["input_ids"], self.mask)
         first: Any = model.decoder.layers[0]
-        self.written = first.recall(model.encoder.embedding(model.shift_right(self.labels)))
+        self.written = first.recall(model.embed(model.shift_right(self.labels)))
 
     def latents(self, rows: Tensor, request: VectorRequest) -> list[Projected]:
         """Encode texts, given as rows of the batch, and project their latents for the decoder to read."""
@@ -286,6 +286,8 @@ def _search(
             good = found <= max_wrong
             rows, order, found, first = rows[good], order[good], found[good], last
             latents = [latent[good] for latent in latents]
+            if not len(rows):
+                break
         # What is left was right everywhere.
         vectors[rows], offset[rows], exact[rows], wrong[rows] = number[rows], at, True, found
     own_share = torch.zeros_like(exact)

@@ -16,12 +16,20 @@ import torch
 from accelerate import PartialState
 from datasets import Dataset
 from safetensors import safe_open
-from transformers import PreTrainedTokenizerBase, TrainerCallback, TrainingArguments, set_seed
+from transformers import (
+    AutoConfig,
+    AutoModelForSeq2SeqLM,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    TrainerCallback,
+    TrainingArguments,
+    set_seed,
+)
 from transformers.integrations.integration_utils import get_available_reporting_integrations
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib.store.files import MANIFEST, InputError, digest_of_file, write_json, writing_to
+from open_nvib.store.files import MANIFEST, InputError, digest_of_file, in_one_line, write_json, writing_to
 from open_nvib.store.runs import (
     CHECKPOINTS,
     FOR_TRANSFORMERS,
@@ -49,14 +57,19 @@ from open_nvib.store.runs import (
 )
 from open_nvib.store.settings import TrainConfig
 from open_nvib.text.data import Prepared, load_prepared
+from open_nvib.text.data.tokenizer import load_tokenizer
 from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.backbone import decoder_kind, options_of
+from open_nvib.text.model.batches import make_batch
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.vector_count import find_fewest
-from open_nvib.text.opening import find_device
+from open_nvib.text.opening import find_device, open_saved, open_weights
 from open_nvib.text.training.trainer import AutoencoderTrainer, ProgressBar, RunLog
 
 SENTENCES_COUNTED = 2000
 """Training sentences whose numbers of vectors are counted, for a model that takes any."""
+SENTENCES_MEASURED = 256
+"""Training sentences on which the hidden states of a pretrained encoder are measured."""
 
 
 @dataclass(frozen=True)
@@ -187,9 +200,13 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
 
 
 def count_numbers(model: TextAutoencoder, sentences: Any) -> Numbers:
-    """Count the fewest vectors of training sentences of each length, for the prior to draw from."""
-    step = max(1, len(sentences) // SENTENCES_COUNTED)
-    texts = [sentences[index]["input_ids"].tolist() for index in range(0, len(sentences), step)][:SENTENCES_COUNTED]
+    """Count the fewest vectors of training sentences of each length, for the prior to draw from.
+
+    A search takes time for each decoder layer, so a deep model counts fewer sentences.
+    """
+    counted = max(1, SENTENCES_COUNTED // model.config.decoder_layers)
+    step = max(1, len(sentences) // counted)
+    texts = [sentences[index]["input_ids"].tolist() for index in range(0, len(sentences), step)][:counted]
     numbers = find_fewest(model.eval(), texts).vectors.tolist()
     found = Counter(zip(map(len, texts), numbers, strict=True))
     return Numbers(tuple((length, number, count) for (length, number), count in sorted(found.items())))
@@ -234,11 +251,8 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
     """Check that the data fits the settings before anything is written."""
     histogram = prepared.length_histogram(config.partition)
     longest, sentences = len(histogram) - 1, int(histogram.sum())
-    if longest + 1 > config.model.max_positions:
-        raise InputError(
-            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
-            f"{config.model.max_positions} in all. Raise --model.max_positions."
-        )
+    if config.model.pretrained is None:
+        _check_longest(longest, config.model.max_positions, prepared, "Raise --model.max_positions.")
     optimiser = config.optimiser
     steps = optimiser.steps_for(sentences, processes)
     if optimiser.schedule == "warmup_stable_decay" and optimiser.warmup_steps > steps:
@@ -251,6 +265,15 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
         raise InputError(
             f"{prepared.path}: {sentences} sentences to train on are not one batch of {batch} (batch_size × accumulate "
             f"× processes). Lower --optimiser.batch_size."
+        )
+
+
+def _check_longest(longest: int, positions: int, prepared: Prepared, fix: str) -> None:
+    """Raise an InputError if the longest sentence has more tokens than the model has positions."""
+    if longest + 1 > positions:
+        raise InputError(
+            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
+            f"{positions} in all. {fix}"
         )
 
 
@@ -285,18 +308,45 @@ def _restore(trainer: AutoencoderTrainer, checkpoint: Path) -> None:
 def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
     """Build the model for the vocabulary of the data, with the numbers at which the schedules end."""
     tokenizer: Any = prepared.tokenizer
-    settings = TextAutoencoderConfig(
-        vocab_size=len(tokenizer),
-        pad_token_id=tokenizer.pad_token_id,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        decoder_start_token_id=tokenizer.bos_token_id,
-        **asdict(config.model),
-        **asdict(config.loss.at_end()),
-    )
+    source = None if config.model.pretrained is None else _open_pretrained(config.model.pretrained, prepared)
+    options: dict[str, Any] = asdict(config.model) | asdict(config.loss.at_end()) | {"vocab_size": len(tokenizer)}
+    if source is None:
+        options |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
+        options["decoder_start_token_id"] = tokenizer.bos_token_id
+    else:
+        options |= options_of(source)
+        longest = len(prepared.length_histogram(config.partition)) - 1
+        _check_longest(longest, options["max_positions"], prepared, "Prepare shorter sentences by --partitions.")
+        options["vocab_size"] = max(len(tokenizer), source.config.vocab_size)
+    settings = TextAutoencoderConfig(**options)
     _check_memory(settings)
     model = TextAutoencoder(settings)
-    model.generation_config.pad_token_id = tokenizer.pad_token_id
+    model.generation_config.pad_token_id = settings.pad_token_id
+    if source is not None:
+        texts = prepared.split(config.partition, "train")[:SENTENCES_MEASURED]["input_ids"]
+        batch = make_batch(model, texts)
+        model.start_from(source, batch["input_ids"], batch["attention_mask"])
+        model.train_only(config.optimiser.trained)
+    return model
+
+
+def _open_pretrained(name: str, prepared: Prepared) -> PreTrainedModel:
+    """Open the pretrained model that a model starts from, and check that the data has its tokenizer."""
+    path = Path(name).expanduser()
+    where = path if path.is_dir() else name
+    try:
+        decoder_kind(open_saved(AutoConfig, where))
+        model = open_weights(AutoModelForSeq2SeqLM, where, dtype=torch.float32)
+    except Exception as error:  # the libraries raise errors of many kinds
+        raise InputError(
+            f"model.pretrained {name!r}: cannot be used ({in_one_line(error)}). Give the folder of a saved T5, BART or "
+            f"Marian, or with network the id of one on the hub."
+        ) from error
+    if load_tokenizer(name, lowercase=False).get_vocab() != prepared.tokenizer.get_vocab():
+        raise InputError(
+            f"{prepared.path}: was not prepared with the tokenizer of model.pretrained. Prepare the text again with "
+            f"--tokenizer {name}."
+        )
     return model
 
 
@@ -373,6 +423,8 @@ def training_arguments(config: TrainConfig, directory: Path, sentences: int, dev
         max_grad_norm=optimiser.clip,
         weight_decay=optimiser.weight_decay,
         bf16=optimiser.precision == "bf16",
+        gradient_checkpointing=optimiser.gradient_checkpointing,
+        gradient_checkpointing_kwargs={"use_reentrant": False},
         use_cpu=device.type == "cpu",
         logging_steps=watch.log_every,
         eval_strategy="steps",

@@ -132,12 +132,13 @@ def attention_map(model: TextAutoencoder, mixture: Mixture, ids: Sequence[int]) 
     over layers and heads: each row sums to 1.
     """
     written = torch.tensor([[model.config.decoder_start_token_id, *ids]], device=model.device)
-    hidden = model.encoder.embedding(written)
+    hidden = model.embed(written)
     maps = []
-    for layer, memory in zip(model.decoder.layers, model.decoder.project(mixture), strict=True):
-        own = hidden + layer.attention(layer.norms[0](hidden), causal=True)  # pyright: ignore
-        maps.append(layer.cross_attention.weights(layer.norms[1](own), memory)[0].mean(0))  # pyright: ignore
-        hidden = layer(hidden, memory, None)
+    layers: Any = model.decoder.layers
+    for layer, memory in zip(layers, model.decoder.project(mixture), strict=True):
+        own = layer.recall(hidden)
+        maps.append(layer.weights(own, memory)[0].mean(0))
+        hidden = layer.read(own, memory)
     return torch.stack(maps).mean(0)
 
 
