@@ -143,7 +143,7 @@ def test_at_first_the_logits_are_the_pretrained_ones(prepared, family, kind, sca
     config = replace(config, model=replace(config.model, alpha0_p=1e-6) if kind in ("nvae", "any") else config.model)
     data = load_prepared(config.data)
     model = make_model(config, data).eval()
-    source = transformers.AutoModelForSeq2SeqLM.from_pretrained(config.model.pretrained).eval()
+    source = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(config.model.pretrained)).eval()
     assert model.config.tie_word_embeddings == (family != "flan")
     texts = data.split("short", "train")[:5]["input_ids"]
     batch = make_batch(model, texts)
@@ -349,8 +349,8 @@ def test_a_bias_of_the_head_is_in_the_loss(prepared):
 
 def test_the_configuration_builds_the_model_without_the_original(prepared):
     config = of_kind(prepared("marian"), "any")
-    source = transformers.AutoModelForSeq2SeqLM.from_pretrained(config.model.pretrained)
+    source = transformers.AutoModelForSeq2SeqLM.from_pretrained(str(config.model.pretrained))
     settings = TextAutoencoderConfig(vocab_size=source.config.vocab_size, **options_of(source))
-    model = TextAutoencoder(TextAutoencoderConfig.from_dict(settings.to_dict()))
+    model: Any = TextAutoencoder(TextAutoencoderConfig.from_dict(settings.to_dict()))
     assert model.config.head_size == 8
     assert model.encoder.bottleneck.nvib.p == 24

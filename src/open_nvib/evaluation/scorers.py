@@ -45,7 +45,7 @@ class CausalScorer(nn.Module):
                 n_positions=config.max_positions,
                 n_embd=config.d_model,
                 n_layer=config.encoder_layers + config.decoder_layers,
-                n_head=config.heads,
+                n_head=math.gcd(config.heads, config.d_model),  # which heads of T5 need not divide
                 n_inner=config.ffn_size,
                 embd_pdrop=DROPOUT,
                 attn_pdrop=0.0,

@@ -86,7 +86,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         self.encoder.bottleneck.reset_parameters()  # transformers passes over modules that only hold others
 
     @torch.no_grad()
-    def start_from(self, source: PreTrainedModel, input_ids: Tensor, attention_mask: Tensor) -> None:
+    def start_from(self, source: Any, input_ids: Tensor, attention_mask: Tensor) -> None:
         """Take the weights of the pretrained model that the configuration describes.
 
         The texts measure its hidden states, for a bottleneck that starts as the identity.
@@ -96,7 +96,8 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         assert isinstance(self.decoder, PretrainedDecoder)
         states = source.get_encoder().state_dict()
         self.encoder.stack.load_state_dict({name: x for name, x in states.items() if "embed_tokens" not in name})
-        self.decoder.load_state_dict(type(self.decoder)(self.config, source).state_dict())
+        config: Any = self.config
+        self.decoder.load_state_dict(type(self.decoder)(config, source).state_dict())
         self.get_input_embeddings().weight.copy_(extend_rows(tokens, self.config.vocab_size))
         if not self.config.tie_word_embeddings:
             self.head.weight.copy_(extend_rows(output, self.config.vocab_size))

@@ -40,14 +40,15 @@ class TokenEmbedding(nn.Module):
 class PretrainedEncoder(TextEncoder):
     """The encoder of a pretrained model `whole`, which loses its embedding, and a bottleneck."""
 
-    def __init__(self, config: TextAutoencoderConfig, whole: PreTrainedModel) -> None:
+    def __init__(self, config: TextAutoencoderConfig, whole: Any) -> None:
         super().__init__()
         kind = decoder_kind(whole.config)
         self.embedding = TokenEmbedding(config, kind.embedding_scale(whole.config))
         self.stack = whole.get_encoder()
-        self.stack.set_input_embeddings(None)  # it is given embedded tokens
+        self.stack.set_input_embeddings(None)  # pyright: ignore[reportArgumentType]  # it is given embedded tokens
         self.bottleneck = make_bottleneck(config)
-        self.pad, self.before, self.after = config.pad_token_id, kind.before(whole.config), whole.config.eos_token_id
+        self.pad: Any = config.pad_token_id
+        self.before, self.after = kind.before(whole.config), whole.config.eos_token_id
 
     def hidden_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         first, n = len(self.before), input_ids.shape[1]
@@ -250,7 +251,7 @@ def decoder_kind(pretrained: PreTrainedConfig) -> type[PretrainedDecoder]:
     return DECODERS[pretrained.model_type]
 
 
-def options_of(whole: PreTrainedModel) -> dict[str, Any]:
+def options_of(whole: Any) -> dict[str, Any]:
     """Return the options of `TextAutoencoderConfig` that a pretrained model decides."""
     pretrained = whole.config
     stored = pretrained.to_dict()
@@ -259,10 +260,10 @@ def options_of(whole: PreTrainedModel) -> dict[str, Any]:
     tokens = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
     found = {name: getattr(pretrained, name, None) for name in tokens}
     kind = decoder_kind(pretrained)
-    found |= {ours: getattr(pretrained, theirs, T5_POSITIONS) for ours, theirs in kind.sizes.items()}
-    found["max_positions"] -= len(kind.before(pretrained))
+    sizes: dict[str, Any] = {ours: getattr(pretrained, name, T5_POSITIONS) for ours, name in kind.sizes.items()}
+    sizes["max_positions"] -= len(kind.before(pretrained))
     tied = whole.get_output_embeddings().weight is whole.get_input_embeddings().weight
-    return {"pretrained": stored, "tie_word_embeddings": tied, **found}
+    return {"pretrained": stored, "tie_word_embeddings": tied, **found, **sizes}
 
 
 def make_pretrained(config: TextAutoencoderConfig) -> tuple[PretrainedEncoder, PretrainedDecoder]:
