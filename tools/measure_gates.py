@@ -37,7 +37,7 @@ from open_nvib.text.model import autoencoder, bottlenecks
 from open_nvib.text.model.decoding import encode_batches, reading, reconstruct_ids, score_reconstruction
 
 ROOT = Path(__file__).parents[1]
-CELLS = ROOT / "docs" / "results" / "gates" / "cells"
+CELLS = ROOT / "docs" / "results" / "gates" / "measured"
 CONFIG = ROOT / "configs" / "small" / "nvae-gates.yaml"
 SENTENCES, LONG_SENTENCES, SCORER_STEPS = 1000, 300, 1500
 FIXED_LOGIT = 40.0

@@ -1,6 +1,7 @@
 """Draw which tokens of sentences have a vector of their own: python -m tools.figures_of_docs.kept CELL OUTPUT
 
-CELL is a file of docs/results/gates/cells. Its first sentences are drawn, those in brackets without a vector in grey.
+CELL is a file of docs/results/gates/measured. Its first sentences are drawn, tokens
+without a vector in grey.
 """
 
 import json

@@ -22,8 +22,6 @@ from open_nvib.layer import NVIB
 from open_nvib.merging import VectorRequest
 from open_nvib.store.settings import ScheduledValues
 from open_nvib.text.model.backbone import (
-    PretrainedDecoder,
-    PretrainedEncoder,
     extend_rows,
     make_pretrained,
     read_scaled,
@@ -92,12 +90,11 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         The texts measure its hidden states, for a bottleneck that starts as the identity.
         """
         tokens, output = (x.weight for x in (source.get_input_embeddings(), source.get_output_embeddings()))
-        assert isinstance(self.encoder, PretrainedEncoder)
-        assert isinstance(self.decoder, PretrainedDecoder)
+        encoder: Any = self.encoder
+        decoder: Any = self.decoder
         states = source.get_encoder().state_dict()
-        self.encoder.stack.load_state_dict({name: x for name, x in states.items() if "embed_tokens" not in name})
-        config: Any = self.config
-        self.decoder.load_state_dict(type(self.decoder)(config, source).state_dict())
+        encoder.stack.load_state_dict({name: x for name, x in states.items() if "embed_tokens" not in name})
+        decoder.load_state_dict(type(decoder)(self.config, source).state_dict())
         self.get_input_embeddings().weight.copy_(extend_rows(tokens, self.config.vocab_size))
         if not self.config.tie_word_embeddings:
             self.head.weight.copy_(extend_rows(output, self.config.vocab_size))
