@@ -3,9 +3,9 @@
 The image is 49 patches. An encoder reads them, a pool turns them into as many vectors as are asked for, and NVIB makes
 a Dirichlet process of these. The decoder is a function of a pixel's coordinates: they are the query of an attention
 over the vectors, and the answer is whether there is ink. The number of vectors is drawn in training, so one model
-works with any from 1 to 49. With --gates there is no pool: each patch has a vector, and a gate decides whether to keep
-it. The program trains for a few minutes on one core and prints the error by the number of vectors, the fewest vectors
-of each digit, reconstructions and samples.
+takes any from 1 to 49. So far it learns to use two: more vectors do not lower its error. With --gates there is no pool:
+each patch has a vector, and a gate decides whether to keep it. The program trains for a few minutes on one core and
+prints the error by the number of vectors, the fewest vectors of each digit, reconstructions and samples.
 """
 
 import argparse

@@ -8,7 +8,7 @@ which rejects most tries, and only then at the whole text.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Literal
@@ -23,6 +23,7 @@ from open_nvib._records import BatchRecord, unchecked, values_of
 from open_nvib.attention import Projected
 from open_nvib.merging import VectorRequest
 from open_nvib.process import MAX_JOINED_REMAINDER
+from open_nvib.search import numbers_to_try
 from open_nvib.store.files import InputError, OutsideTraining, in_one_line
 from open_nvib.store.settings import MOST
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
@@ -213,15 +214,6 @@ def _search_batches(
         parts.append(search(Tries(model, batch)))
     joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in values_of(parts[0])}
     return unchecked(VectorCounts, **joined)[torch.tensor(order).argsort()]
-
-
-def numbers_to_try(longest: int) -> Iterator[int]:
-    """Iterate over the numbers of vectors to try for a text of that many tokens, the last of which is all."""
-    number = 1
-    while number < longest:
-        yield number
-        number += max(1, number // 8)
-    yield longest
 
 
 class Tries:
