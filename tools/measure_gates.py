@@ -38,7 +38,7 @@ from open_nvib.text.model.decoding import encode_batches, reading, reconstruct_i
 
 ROOT = Path(__file__).parents[1]
 CELLS = ROOT / "docs" / "results" / "gates" / "measured"
-CONFIG = ROOT / "configs" / "small" / "nvae-gates.yaml"
+CONFIG = ROOT / "configs" / "small" / "nvae.yaml"
 SENTENCES, LONG_SENTENCES, SCORER_STEPS = 1000, 300, 1500
 FIXED_LOGIT = 40.0
 """Logit of a gate that is surely open, or closed if negative."""

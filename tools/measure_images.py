@@ -1,18 +1,17 @@
 """Train and measure the models of docs/results/images.md, around those of examples/images.py.
 
 python -m tools.measure_images DATA --rows any gates vt-any --seeds 0 --runs RUNS
-python -m tools.measure_images DATA --figures --runs RUNS
 
-DATA is the folder of mnist_train.csv and mnist_test.csv. A cell, docs/results/images/cells/ROW-SEED.json, that is there
-is not measured again; its model is kept in RUNS for the figures.
+DATA is the folder of mnist_train.csv and mnist_test.csv. A cell, docs/results/images/measured/ROW-SEED.json, is
+not measured again if it is there. A model in RUNS is not trained again.
 """
 
 import argparse
 import importlib.util
 import json
 import math
+import statistics
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +31,7 @@ ROWS = ["any", "gates", "vt-any", "vt-16", "t-any", *(f"fixed-{number}" for numb
 ROWS += ["random", "canvas", "novel", "novel-vae"]
 HELD_OUT = (4, 7, 8)  # the digit that no training image of seeds 0, 1 and 2 shows
 TEST, NOVELTY_VECTORS = 300, 8
+UNSEEN = slice(1000, 2000)  # the first 200 test images were looked at when the model was chosen
 
 
 def load_example() -> Any:
@@ -86,18 +86,6 @@ class EqualWeights:
         return lambda_g * (self.gaussian_kl() / self.posterior.lengths / self.posterior.mu.shape[-1]).mean()
 
 
-class OrdinaryWeights(nn.Module):
-    """Self-attention, and the weights of `eq:probZ`, with which denoising attention is ordinary attention."""
-
-    def __init__(self, inner: nn.Module, d: int) -> None:
-        super().__init__()
-        self.inner, self.d = inner, d
-
-    def forward(self, mixture: nv.ImpulseMixture) -> nv.ImpulseMixture:
-        mixed = self.inner(mixture)
-        return nv.ImpulseMixture(mixed.z, mixed.log_pi + mixed.z.square().sum(-1) / (2 * math.sqrt(self.d)))
-
-
 class PlainSets(example.ImageAutoencoder):
     """The example's model without NVIB, with noise (VT) or without (T)."""
 
@@ -105,10 +93,14 @@ class PlainSets(example.ImageAutoencoder):
         super().__init__()
         self.noise = noise
         self.attention.bound_queries = False
-        self.self_attention = OrdinaryWeights(self.self_attention, self.attention.d)
 
     def encode(self, images: Tensor, vectors: Tensor | int | None = None, *, train: bool = False) -> EqualWeights:
         return EqualWeights(super().encode(images, vectors, train=train), self.noise)
+
+    def decode(self, mixture: nv.ImpulseMixture, pixels: Tensor | None = None) -> Tensor:
+        """Give each vector the weight of `eq:probZ`, with which denoising attention is ordinary attention."""
+        log_pi = mixture.log_pi + mixture.z.square().sum(-1) / (2 * math.sqrt(self.attention.d))
+        return super().decode(nv.ImpulseMixture(mixture.z, log_pi), pixels)
 
 
 def build(row: str) -> Any:
@@ -264,11 +256,14 @@ def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dic
         images = images[data.digits != HELD_OUT[seed]]
     name, _, number = row.rpartition("-")
     vectors = int(number) if name in ("fixed", "vt") and number.isdigit() else 1 if row == "novel-vae" else None
-    start = time.process_time()
-    example.train(model, images, steps, vectors=vectors)
-    cell: dict[str, Any] = {"row": row, "seed": seed, "steps": steps, "cpu_seconds": time.process_time() - start}
-    runs.mkdir(parents=True, exist_ok=True)
-    torch.save(model.state_dict(), runs / f"{row}-{seed}.pt")
+    cell: dict[str, Any] = {"row": row, "seed": seed, "steps": steps}
+    file = runs / f"{row}-{seed}.pt"
+    if file.exists():
+        model.load_state_dict(torch.load(file))
+    else:
+        example.train(model, images, steps, vectors=vectors)
+        runs.mkdir(parents=True, exist_ok=True)
+        torch.save(model.state_dict(), file)
     model.eval()
     torch.manual_seed(0)
     if row in ("gates", "random"):
@@ -303,19 +298,57 @@ class Data:
         return self.all_digits[:TEST]
 
 
+def read_cells() -> dict[str, list[dict[str, Any]]]:
+    """Read the measured cells of each row."""
+    cells = [json.loads(file.read_text()) for file in sorted((RESULTS / "measured").glob("*.json"))]
+    return {row: [cell for cell in cells if cell["row"] == row] for row in ROWS if any(c["row"] == row for c in cells)}
+
+
+def tables() -> list[str]:
+    """Write the lines of the page's tables: means over seeds, and the standard deviation if there are several."""
+    rows, shown = read_cells(), (1, 2, 4, 8, 16, 49)
+
+    def entry(values: list[float], decimals: int = 3) -> str:
+        spread = f" ± {statistics.stdev(values):.{decimals}f}" if len(values) > 1 else ""
+        return f"{statistics.fmean(values):.{decimals}f}{spread}" if values else ""
+
+    lines = []
+    for name in ("bits", "iou"):
+        for row in ("any", "vt-any", "t-any", "vt-16"):
+            numbers = [entry([cell["errors"][str(k)][name] for cell in rows.get(row, [])]) for k in shown]
+            lines.append(f"| {row} | {len(rows.get(row, []))} | " + " | ".join(numbers) + " |")
+        own = [entry([cell["errors"][str(k)][name] for cell in rows.get(f"fixed-{k}", [])]) for k in shown]
+        lines.append("| a model for each | 1 | " + " | ".join(own) + " |")
+    for cell in (cell for row in ("gates", "random", "canvas") for cell in rows.get(row, [])):
+        gates = cell["gates"]
+        parts = [gates[key] for key in ("kept", "ink", "kept_with_ink", "ink_kept")]
+        parts += [gates[key]["bits"] for key in ("own", "shuffled")]
+        parts += [gates["correlation_with_label"], gates["correlation_with_ink"]]
+        lines.append(f"| {cell['row']} | " + " | ".join(f"{x:.3f}" for x in parts) + " |")
+    for row in ("any", "vt-any"):
+        for way in ("fewest", "binary search", "regression + 8", "fixed 16", "fixed 24", "fixed 32"):
+            found = [cell["search"][way] for cell in rows.get(row, [])]
+            parts = [entry([x["reached"] for x in found]), entry([x["vectors"] for x in found], 1)]
+            lines.append(f"| {row} | {way} | " + " | ".join(parts) + " |")
+    for cell in (cell for row in ("novel", "novel-vae") for cell in rows.get(row, [])):
+        for kind, scores in cell["novelty"].items():
+            lines.append(f"| {cell['row']} | {kind} | " + " | ".join(f"{scores[k]:.3f}" for k in scores) + " |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
     parser.add_argument("--rows", nargs="+", choices=ROWS, default=[])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=3000)
+    parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
     torch.set_num_threads(1)
     test = example.read_images(given.data / "mnist_test.csv")
-    data = Data(*example.read_images(given.data / "mnist_train.csv"), *(x[:1000] for x in test))
-    cells = given.output / "cells"
+    data = Data(*example.read_images(given.data / "mnist_train.csv"), *(x[UNSEEN] for x in test))
+    cells = given.output / "measured"
     cells.mkdir(parents=True, exist_ok=True)
     for seed in given.seeds:
         for row in given.rows:

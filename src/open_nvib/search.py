@@ -63,11 +63,23 @@ def draw_shares(
 
 
 def draw_numbers(
-    most: Int[Tensor, " items"], distribution: ShareDistribution = "log_uniform", **options: object
+    most: Int[Tensor, " items"],
+    distribution: ShareDistribution = "log_uniform",
+    *,
+    generator: torch.Generator | None = None,
 ) -> Int[Tensor, " items"]:
-    """Draw a number of vectors from 1 to `most` for each item: a share of `most` by `draw_shares`, rounded up."""
-    shares = draw_shares(len(most), distribution, device=most.device, **options)  # pyright: ignore[reportArgumentType]
-    return (shares * most - 1e-4).ceil().long().clamp(min=1).minimum(most)  # 1e-4: 1/3 of 6 is 2, rounded or not
+    """Draw a number of vectors from 1 to `most` for each item, in training.
+
+    "log_uniform" and "uniform" draw a real number from 1 to below `most` + 1 and round it down, so 1 and `most` are
+    drawn, too; "divisors" are those of `draw_shares`, rounded up.
+    """
+    check("draw_numbers", most=(most, "int items; >= 1"), distribution=(distribution, SHARE_DISTRIBUTIONS))
+    if distribution == "divisors":
+        shares = draw_shares(len(most), distribution, device=most.device, generator=generator)
+        return (shares * most - 1e-4).ceil().long().clamp(min=1)  # 1e-4: 1/3 of 6 is 2, rounded or not
+    level = torch.rand(len(most), device=most.device, generator=generator)
+    number = (most + 1.0) ** level if distribution == "log_uniform" else 1 + most * level
+    return number.long().clamp(min=1).minimum(most)
 
 
 def numbers_to_try(most: int) -> Iterator[int]:

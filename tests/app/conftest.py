@@ -16,7 +16,7 @@ from open_nvib.store.yaml_file import packaged_config, read_mapping, settings_of
 from open_nvib.text.training.train import train
 from open_nvib.text.using.run import Run, load_run
 
-RECIPE = "configs/small/nvae.yaml"
+RECIPE = "configs/small/nvae-share.yaml"
 STEPS = 400
 
 

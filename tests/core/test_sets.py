@@ -49,20 +49,41 @@ def test_groups_do_not_depend_on_order_or_padding():
 
 def test_set_pool_does_not_depend_on_order_or_padding():
     torch.manual_seed(2)
-    pool, tokens = nv.SetPool(SIZE, most=5, heads=2), torch.randn(BATCH, N, SIZE)
+    pool, tokens = nv.SetPool(SIZE), torch.randn(BATCH, N, SIZE)
     numbers = torch.tensor([1, 3, 5])
     pooled = pool(tokens, vectors=numbers)
     assert pooled.mask.sum(-1).tolist() == [1, 3, 5]
     torch.testing.assert_close(pool(tokens[:, torch.randperm(N)], vectors=numbers).hidden, pooled.hidden)
     mask = torch.ones(BATCH, N + 2).bool()
-    mask[:, N:] = False
-    padded = torch.cat([tokens, torch.full((BATCH, 2, SIZE), torch.nan)], 1)
-    torch.testing.assert_close(pool(padded, mask, vectors=numbers).hidden, pooled.hidden)
+    mask[:, :2] = False
+    padded = torch.cat([torch.full((BATCH, 2, SIZE), torch.nan), tokens], 1)
+    torch.testing.assert_close(pool(padded, mask, vectors=numbers).hidden[:, :N], pooled.hidden)
     # a row does not depend on how many vectors the others have
     torch.testing.assert_close(pool(tokens[1:2], vectors=3).hidden, pooled.hidden[1:2, :3])
     empty = pool(tokens, torch.zeros(BATCH, N).bool())
     assert not empty.mask.any()
     assert (empty.hidden == 0).all()
+
+
+def test_set_pool_gives_each_token_its_own_vector_or_all_of_them_one():
+    """With as many vectors as tokens the pool acts on each alone; with one, on the mean of all."""
+    torch.manual_seed(5)
+    pool, tokens = nv.SetPool(SIZE), torch.randn(BATCH, N, SIZE)
+    alone = torch.cat([pool(token).hidden for token in tokens.split(1, 1)], 1)
+    everything = pool(tokens)
+    assert everything.mask.all()
+    torch.testing.assert_close(everything.hidden.sort(1).values, alone.sort(1).values)
+    torch.testing.assert_close(pool(tokens, vectors=1).hidden, alone.mean(1, keepdim=True))
+
+
+def test_set_pool_merges_clusters_that_lie_apart():
+    """Three clusters far from each other are three vectors, each the pool of its cluster alone."""
+    torch.manual_seed(6)
+    pool, tokens, label = nv.SetPool(SIZE), torch.randn(1, 12, SIZE), torch.arange(12) % 3
+    places = torch.tensor([[0.0, 0.0], [50.0, 0.0], [0.0, 90.0]])[label] + torch.randn(12, 2)
+    pooled = pool(tokens, vectors=3, places=places[None]).hidden
+    expected = torch.cat([pool(tokens[:, label == i], vectors=1).hidden for i in range(3)], 1)
+    torch.testing.assert_close(pooled.sort(1).values, expected.sort(1).values)
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
@@ -104,9 +125,10 @@ def test_drawn_shares_have_their_distribution(distribution):
     }[distribution]
     assert abs(shares.mean().item() - expected) < 0.01
     assert 0.125 <= shares.min() <= shares.max() <= 1
-    numbers = nv.draw_numbers(torch.tensor([6, 1, 48]).repeat(50), distribution)
-    assert (numbers >= 1).all()
-    assert (numbers <= torch.tensor([6, 1, 48]).repeat(50)).all()
+    most = torch.tensor([6, 1, 48]).repeat(2000, 1)
+    numbers = nv.draw_numbers(most.flatten(), distribution, generator=torch.Generator().manual_seed(1)).view(-1, 3)
+    assert numbers.amax(0).tolist() == [6, 1, 48]
+    assert numbers.amin(0).tolist() == [1, 1, 6 if distribution == "divisors" else 1]  # 48 / 8
 
 
 def test_the_fewest_vectors_are_found_or_the_best_try():

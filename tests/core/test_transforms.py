@@ -68,7 +68,7 @@ def test_gates_and_sets_compile_without_a_graph_break(backend):
     import open_nvib as nv
 
     torch.manual_seed(0)
-    pool, attention = nv.SetPool(8, most=4, heads=2), nv.DenoisingAttention(8)
+    pool, attention = nv.SetPool(8), nv.DenoisingAttention(8)
     mixing = nv.MixtureSelfAttention(8, 2, 16)
     gated = nv.NVIB(8, alpha_activation="gate", gate_pooling=True)
     plain, merging = nv.NVIB(8), nv.NVIB(8, keep_share=0.5, alpha_unit="delta")

@@ -10,6 +10,7 @@ from tools.blocks import Block, commands, run_python
 MODEL = ["--model.d_model=16", "--model.ffn_size=16", "--model.dropout=0"]
 STEPS = [
     "--optimiser.steps=4",
+    "--optimiser.schedule=warmup_stable_decay",
     "--optimiser.warmup_steps=2",
     "--optimiser.batch_size=8",
     "--watch.evaluate_every=2",

@@ -1,9 +1,14 @@
-"""A small model and its data."""
+"""A small model, its data, and a judge."""
 
 from pathlib import Path
 
 import pytest
+import torch
 from small_text import make_sentences, prepare_in
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
 from open_nvib.text.training.train import train
@@ -36,3 +41,24 @@ def nvae(tmp_path_factory: pytest.TempPathFactory, evaluation_data: Path) -> Pat
 def plain(tmp_path_factory: pytest.TempPathFactory, evaluation_data: Path) -> Path:
     """The run directory of a small plain Transformer."""
     return train_small(tmp_path_factory.mktemp("runs"), "t", evaluation_data)
+
+
+@pytest.fixture(scope="session")
+def judge(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny causal language model that reads bytes, drawn at random."""
+    folder = tmp_path_factory.mktemp("judge")
+    alphabet = {letter: index for index, letter in enumerate(sorted(ByteLevel.alphabet()))}
+    backend = Tokenizer(BPE(alphabet | {"<s>": len(alphabet)}, merges=[]))
+    backend.pre_tokenizer = ByteLevel(add_prefix_space=False)  # pyright: ignore[reportAttributeAccessIssue]
+    PreTrainedTokenizerFast(tokenizer_object=backend, bos_token="<s>").save_pretrained(folder)
+    torch.manual_seed(0)
+    config = LlamaConfig(
+        vocab_size=len(alphabet) + 1,
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        initializer_range=0.5,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    return folder

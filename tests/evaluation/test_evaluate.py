@@ -22,6 +22,8 @@ from datasets import Dataset
 
 from open_nvib.cli import main
 from open_nvib.evaluation import EvaluateConfig, evaluate
+from open_nvib.evaluation.references import choose
+from open_nvib.evaluation.scorers import open_judge
 from open_nvib.store.files import InputError, as_builtins
 from open_nvib.store.runs import read_metrics
 from open_nvib.text.data import load_prepared
@@ -274,6 +276,25 @@ def test_both_scorers_side_by_side(run):
     assert causal.generation.forward_perplexity != copying.generation.forward_perplexity
 
 
+def test_a_judge_scores_samples_interpolations_and_real_text(run, judge):
+    settings = replace(SMALL, judge=str(judge), measure=["generation", "interpolation"], samples=7)
+    evaluation = evaluate(run, settings, say=quiet)
+    opened, loaded = open_judge(str(judge)), load_run(run)
+    generation, interpolation = evaluation.generation, evaluation.interpolation
+    assert generation is not None
+    assert interpolation is not None
+    assert generation.word_perplexity == pytest.approx(opened.word_perplexity(generation.examples), rel=1e-4)
+    held_out = load_prepared(loaded.config.data).split("short", "validation")["input_ids"]
+    real = loaded.tokenizer.batch_decode(choose(list(held_out), 7, settings.seed))
+    assert generation.real.word_perplexity == pytest.approx(opened.word_perplexity(real), rel=1e-4)
+    points = list(zip(*interpolation.examples, strict=True))
+    expected = [opened.word_perplexity(texts) for texts in points]
+    assert interpolation.word_perplexity == pytest.approx(expected, rel=1e-4)
+    without = evaluate(run, replace(settings, judge=None), say=quiet).generation
+    assert without is not None
+    assert without.word_perplexity is None, "what was judged is not taken for what was not"
+
+
 def test_bleu_is_that_of_the_sacrebleu_command(run, tmp_path):
     texts = [list(ids) for ids in load_prepared(load_run(run).config.data).split("short", "validation")["input_ids"]]
     evaluation = evaluate(run, EvaluateConfig(measure=["reconstruction"], sentences=0), say=quiet)
@@ -330,6 +351,7 @@ def test_command_line_prints_a_summary(run, capsys):
         (["{modelless}"], ["no model yet"]),
         (["{run}", "--seed", "99999999999999999999"], ["seed is", "4294967295"]),
         (["{run}", "--generalise", "[foo]"], ["foo", "short"]),
+        (["{run}", "--judge", "{run}"], ["judge", "causal language model"]),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(run, tmp_path, capsys, arguments, words):

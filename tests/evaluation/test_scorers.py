@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from open_nvib.evaluation.scorers import Scorer, make_scorer, score, train_scorer
+from open_nvib.evaluation.scorers import Scorer, make_scorer, open_judge, score, train_scorer
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from tools.scorers_on_noise import entropy_of_noise, make_noise, noise_config
 
@@ -140,3 +140,17 @@ def test_training_is_repeatable_and_leaves_the_global_random_numbers_alone():
 def test_training_on_nothing_is_refused():
     with pytest.raises(ValueError, match="texts"):
         train_scorer("causal", small_config(), [], steps=5, seed=0, say=quiet)
+
+
+def test_a_judge_scores_one_token_after_another_and_counts_words(judge):
+    """A loop over prefixes without padding, each through the whole model; the tokens are bytes."""
+    opened, texts = open_judge(str(judge)), ["Two words", "", "a  longer text, of six words"]
+    nats = 0.0
+    for text in texts:
+        start, *ids = opened.tokenizer("<s>" + text)["input_ids"]
+        assert len(ids) == len(text)
+        for position, token in enumerate(ids):
+            logits = opened.model(input_ids=torch.tensor([[start, *ids[:position]]])).logits[0, -1]
+            nats -= logits.log_softmax(-1)[token].item()
+    assert opened.word_perplexity(texts) == pytest.approx(math.exp(nats / 8), rel=1e-4)
+    assert opened.word_perplexity(["", " "]) is None, "there is no word to divide by"

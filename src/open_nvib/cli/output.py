@@ -82,6 +82,8 @@ def _number_of_vectors(found: NumberOfVectors, where: str) -> list[str]:
 
 
 def _generation(found: Generation, *, by_copying: bool) -> list[str]:
+    judged = f"  under the judge, perplexity by word {number(found.word_perplexity, '.1f')} (real text "
+    judged += f"{number(found.real.word_perplexity, '.1f')})"
     return [
         f"{found.samples:,} samples: F-PPL {number(found.forward_perplexity, '.2f')} (real text "
         f"{number(found.real.forward_perplexity, '.2f')}), R-PPL {number(found.reverse_perplexity, '.2f')} "
@@ -90,4 +92,5 @@ def _generation(found: Generation, *, by_copying: bool) -> list[str]:
         f"  distinct 2-grams {number(found.distinct.get(2), '.1%')} (real text "
         f"{number(found.real.distinct.get(2), '.1%')}), self-BLEU {number(found.self_bleu, '.1f')} "
         f"({number(found.real.self_bleu, '.1f')}), copied from the training text {number(found.copied, '.2%')}",
+        *([] if found.word_perplexity is None else [judged]),
     ]

@@ -26,7 +26,7 @@ from open_nvib.text.training.train import train
 from open_nvib.text.using.inspection import TokenReport, readable_token
 from open_nvib.text.using.run import Run, load_run
 
-CONFIG, ANY_NUMBER = "configs/small/nvae-gates.yaml", "configs/small/nvae-any.yaml"
+CONFIG, ANY_NUMBER = "configs/small/nvae.yaml", "configs/small/nvae-any.yaml"
 STEPS = 3000  # fewer than in the configuration: minutes on two cores
 DATA, RUN = "data", "run"
 OWN_LENGTHS: dict[str, Sequence[int]] = {"sentences": [3, 40]}  # tokens of the sentences of a text of one's own

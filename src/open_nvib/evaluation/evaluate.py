@@ -113,6 +113,7 @@ class _Evaluator:
     def measure(self) -> Evaluation:
         """Measure the parts that the settings name, as far as they are possible."""
         parts = self.possible_parts()
+        _ = self.references.judge  # one that cannot be opened is to be found before the work
         self.check_partitions()
         return Evaluation(
             settings=self.settings,
@@ -259,7 +260,7 @@ class _Evaluator:
             samples = draw_samples(self.run, count, seed=seed, cache=self.cache, inputs=self.model_inputs)
             return measure_generation(self.run, samples, self.references)
 
-        inputs = {**self.references.inputs, "samples": count, "split": self.settings.split}
+        inputs = {**self.references.judged_inputs, "samples": count, "split": self.settings.split}
         measured = self.step("generation", Generation, compute, inputs)
         return replace(measured, real=measure_real_text(self.references))
 
@@ -288,7 +289,9 @@ class _Evaluator:
         def compute() -> Interpolation:
             texts = choose(self.held_out, 2 * count, self.settings.seed)
             pairs = list(zip(texts[::2], texts[1::2], strict=False))
-            return measure_interpolation(self.run, pairs, steps=points, perplexity=references.perplexity)
+            judge = None if references.judge is None else references.word_perplexity
+            scorers: Any = {"perplexity": references.perplexity, "word_perplexity": judge}
+            return measure_interpolation(self.run, pairs, steps=points, **scorers)
 
         how = {"split": self.settings.split, "pairs": count, "points": points, "texts": "token ids"}
-        return self.step("interpolation", Interpolation, compute, {**references.inputs, **how})
+        return self.step("interpolation", Interpolation, compute, {**references.judged_inputs, **how})

@@ -41,6 +41,7 @@ def measure_generation(run: Run, samples: list[list[int]], references: Reference
         samples=len(samples),
         reverse_perplexity=references.reverse_perplexity(samples),
         forward_perplexity=references.perplexity(samples),
+        word_perplexity=references.word_perplexity(samples),
         distinct=distinct_shares(samples),
         self_bleu=self_bleu(samples),
         copied=sum(tuple(text) in training for text in samples) / len(samples),
@@ -61,13 +62,14 @@ def measure_real_text(references: References) -> RealText:
         chosen = choose(references.training, settings.samples, settings.seed)
         return RealText(
             forward_perplexity=references.perplexity(references.held_out),
+            word_perplexity=references.word_perplexity(choose(references.held_out, settings.samples, settings.seed)),
             reverse_perplexity=references.reverse_perplexity(chosen),
             distinct=distinct_shares(chosen),
             self_bleu=self_bleu(chosen),
             lengths=count_lengths(references.training),
         )
 
-    inputs = {**references.inputs, "split": settings.split, "samples": settings.samples}
+    inputs = {**references.judged_inputs, "split": settings.split, "samples": settings.samples}
     return references.cache.run("real", inputs, compute, RealText)
 
 

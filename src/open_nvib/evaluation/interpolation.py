@@ -20,15 +20,22 @@ Ids = Sequence[int]
 
 
 def measure_interpolation(
-    run: Run, pairs: Sequence[tuple[Ids, Ids]], *, steps: int, perplexity: Callable[[list[list[int]]], float]
+    run: Run,
+    pairs: Sequence[tuple[Ids, Ids]],
+    *,
+    steps: int,
+    perplexity: Callable[[list[list[int]]], float],
+    word_perplexity: Callable[[list[list[int]]], float | None] | None = None,
 ) -> Interpolation:
-    """Measure the texts on the paths between the two texts of each pair; `perplexity` scores texts."""
+    """Measure the texts on the paths between the two texts of each pair; the perplexities are functions of texts."""
     paths = interpolate_pairs(run, pairs, steps)
     values = [smoothness(path) for path in paths]
+    points = [[path[step] for path in paths] for step in range(steps)]
     return Interpolation(
         pairs=len(paths),
         steps=steps,
-        perplexity=tuple(perplexity([path[step] for path in paths]) for step in range(steps)),
+        perplexity=tuple(perplexity(texts) for texts in points),
+        word_perplexity=() if word_perplexity is None else tuple(word_perplexity(texts) for texts in points),
         smoothness=statistics.fmean(values),
         smoothness_sd=statistics.stdev(values) if len(values) > 1 else 0.0,
         examples=tuple(tuple(run.tokenizer.batch_decode(path)) for path in paths[:EXAMPLES]),

@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from open_nvib.evaluation.scorers import Scorer, make_scorer, score, train_scorer
+from open_nvib.evaluation.scorers import Judge, Scorer, make_scorer, open_judge, score, train_scorer
 from open_nvib.store.files import ResultCache, damage, digest, file_lock, obstacle_to_writing, seal
 from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import Prepared
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import Texts
+from open_nvib.text.model.decoding import Texts, detokenize
 from open_nvib.text.opening import open_saved
 
 T = TypeVar("T")
@@ -56,6 +56,12 @@ class References:
         how = {"kind": self.settings.scorer, "steps": self.settings.scorer_steps, "seed": self.settings.seed}
         sizes = {name: getattr(self.config, name) for name in SIZES}
         return {"recipe": self.prepared.recipe, "partition": self.partition, **how, **sizes}
+
+    @property
+    def judged_inputs(self) -> dict[str, Any]:
+        """All that the scores of texts depend on."""
+        judge = self.settings.judge
+        return {**self.inputs, **({} if judge is None else {"judge": judge})}
 
     @property
     def shared(self) -> Path:
@@ -122,6 +128,15 @@ class References:
         """Train a scorer of other texts as that of real text is trained."""
         settings: Any = {"steps": self.settings.scorer_steps, "seed": self.settings.seed}
         return train_scorer(self.settings.scorer, self.config, texts, **settings, say=self.say, device=self.device)
+
+    @cached_property
+    def judge(self) -> Judge | None:
+        """Language model of the settings that was not trained here; None if they name none."""
+        return None if self.settings.judge is None else open_judge(self.settings.judge, self.device)
+
+    def word_perplexity(self, texts: Texts) -> float | None:
+        """Perplexity of texts by word under the judge; None without one, or if no text has a word."""
+        return None if self.judge is None else self.judge.word_perplexity(detokenize(self.prepared.tokenizer, texts))
 
     def perplexity(self, texts: Texts) -> float:
         """Perplexity of texts under the scorer of real text."""

@@ -4,25 +4,32 @@ The causal scorer is a language model. The copying scorer is an autoencoder, whi
 Published perplexities near 1 imply such a scorer. It measures how well a sentence is copied and gives every sentence,
 also one of random tokens, a perplexity near 1: `docs/scorers.md` shows it by experiment. It is here for comparison with
 those numbers and for nothing else.
+
+A judge is a pretrained language model, which is not trained here and has a tokenizer of its own, so that its
+perplexities are by word.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from tqdm.auto import tqdm
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
+from open_nvib.store.files import InputError, in_one_line
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
 from open_nvib.text.model.batches import Collator, LengthGroupedSampler, Texts, in_batches
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.opening import open_saved, open_weights
 
 TRAINING_BATCH = 64
 SCORING_BATCH = 256
+JUDGING_BATCH = 16
 LEARNING_RATE = 3e-3
 WARMUP_SHARE = 0.1
 LARGEST_GRADIENT_NORM = 1.0
@@ -176,3 +183,45 @@ def score(scorer: Scorer, config: TextAutoencoderConfig, texts: Texts) -> Score:
         nats += scorer(labels).item()
         tokens += int((labels != IGNORED).sum())
     return Score(nats, tokens)
+
+
+@dataclass(frozen=True)
+class Judge:
+    """A pretrained causal language model and its tokenizer."""
+
+    model: Any
+    tokenizer: Any
+
+    @torch.no_grad()
+    def word_perplexity(self, texts: Sequence[str]) -> float | None:
+        """Perplexity of texts by word, of all words together; None if there are none.
+
+        A text follows the token that the model starts with, and its end is not scored. Words are what spaces separate.
+        """
+        start = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
+        ids = [[start, *self.tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts]
+        nats = 0.0
+        for _, chosen in in_batches(ids, JUDGING_BATCH, len, "judge"):
+            padded = nn.utils.rnn.pad_sequence([torch.tensor(text) for text in chosen], True, IGNORED)
+            padded = padded.to(self.model.device)
+            logits = self.model(input_ids=padded.masked_fill(padded == IGNORED, start)).logits[:, :-1]
+            nats += F.cross_entropy(logits.flatten(0, 1).float(), padded[:, 1:].flatten(), reduction="sum").item()
+        words = sum(len(text.split()) for text in texts)
+        return math.exp(min(nats / words, LARGEST_LOG_PERPLEXITY)) if words else None
+
+
+def open_judge(name: str, device: torch.device | str = "cpu") -> Judge:
+    """Open a judge from a folder or by its id on the hub; an InputError if there is none."""
+    path = Path(name).expanduser()
+    where = path if path.is_dir() else name
+    try:
+        tokenizer = open_saved(AutoTokenizer, where)
+        model = open_weights(AutoModelForCausalLM, where, dtype=torch.float32)
+    except Exception as error:  # the libraries raise errors of many kinds
+        raise InputError(
+            f"judge {name!r}: cannot be used ({in_one_line(error)}). Give the folder of a saved causal language model "
+            f"with its tokenizer, or with network the id of one on the hub."
+        ) from error
+    if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
+        raise InputError(f"judge {name!r}: its tokenizer has no token for the start or the end of a text.")
+    return Judge(model.to(device).eval(), tokenizer)

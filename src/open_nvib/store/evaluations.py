@@ -92,11 +92,13 @@ class RealText:
     Attributes:
         forward_perplexity: of held-out text under a scorer of the training text.
         reverse_perplexity: of held-out text under a scorer of as many training sentences as there are samples.
+        word_perplexity: of held-out text under the judge, by word; None without one.
         distinct, self_bleu: of as many training sentences as there are samples.
         lengths: entry k is the number of training sentences of k tokens.
     """
 
     forward_perplexity: float | None = None
+    word_perplexity: float | None = None
     reverse_perplexity: float | None = None
     distinct: dict[int, float | None] = field(default_factory=dict)
     self_bleu: float | None = None
@@ -111,6 +113,7 @@ class Generation:
         forward_perplexity: of the samples under a scorer of the training text: low if they are fluent.
         reverse_perplexity: of held-out text under a scorer of the samples: low if they are fluent and as diverse as
             real text.
+        word_perplexity: of the samples under the judge, by word; None without one.
         distinct: share of n-grams that are distinct, by n.
         copied, empty: shares of the samples that are training sentences, and that have no token.
         lengths: entry k is the number of samples of k tokens.
@@ -118,6 +121,7 @@ class Generation:
 
     samples: int = 0
     forward_perplexity: float | None = None
+    word_perplexity: float | None = None
     reverse_perplexity: float | None = None
     distinct: dict[int, float | None] = field(default_factory=dict)
     self_bleu: float | None = None
@@ -179,6 +183,7 @@ class Interpolation:
     Attributes:
         pairs, steps: number of paths, and of points on each, both ends included.
         perplexity: of all texts at each point of the path, both ends included.
+        word_perplexity: the same under the judge, by word; empty without one.
         smoothness, smoothness_sd: mean and standard deviation over paths.
         examples: the first paths.
     """
@@ -186,6 +191,7 @@ class Interpolation:
     pairs: int = 0
     steps: int = 0
     perplexity: tuple[float | None, ...] = ()
+    word_perplexity: tuple[float | None, ...] = ()
     smoothness: float | None = None
     smoothness_sd: float | None = None
     examples: tuple[tuple[str, ...], ...] = ()
@@ -312,10 +318,10 @@ class Evaluation:
 
 DEPENDS: dict[Part, tuple[str, ...]] = {
     "reconstruction": ("sentences", "generalise", "seed"),
-    "generation": ("samples", "scorer_steps", "seed"),
+    "generation": ("samples", "scorer_steps", "judge", "seed"),
     "latent": ("latent_sentences", "importance_samples", "seed"),
     "number": ("sentences", "generalise", "seed"),
-    "interpolation": ("interpolations", "interpolation_steps", "scorer_steps", "seed"),
+    "interpolation": ("interpolations", "interpolation_steps", "scorer_steps", "judge", "seed"),
 }
 """Settings that the numbers of each part depend on, beside split and scorer, which name the evaluation."""
 CIRCUMSTANCES = ("model", "config", "recipe", "versions")

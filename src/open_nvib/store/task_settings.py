@@ -116,6 +116,8 @@ class EvaluateConfig:
         scorer: causal, a language model, or autoencoder, which copies the sentence it scores: its numbers can be held
             against the published ones and say nothing about a language.
         scorer_steps: training steps of every scorer.
+        judge: a causal language model of transformers, such as SmolLM2, a folder or an id on the hub, that was not
+            trained on this data: it scores samples, interpolations and real text, too, by word.
         latent_sentences: sentences for the diagnosis of the latent; 0 for all.
         importance_samples: samples of the latent for each of them.
         interpolations: pairs of sentences to interpolate between.
@@ -130,6 +132,7 @@ class EvaluateConfig:
     samples: int = 20_000
     scorer: Literal["causal", "autoencoder"] = "causal"
     scorer_steps: int = 600
+    judge: str | None = None
     latent_sentences: int = 200
     importance_samples: int = 64
     interpolations: int = 50

@@ -131,9 +131,13 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
         """Decode latents, or the means of the latents of `input_ids`; not for a text-generation pipeline."""
-        caller = sys._getframe(1).f_locals.get("self")  # the pipeline gives no other sign, and would echo the prompt
-        if type(caller).__name__ == "TextGenerationPipeline":
-            raise ValueError("TextAutoencoder reconstructs a text and does not continue one. Use load_run(…).sample().")
+        frame = sys._getframe(1)  # the pipeline gives no other sign, and would echo the prompt
+        for _ in range(4):  # decorators may stand between
+            if frame is not None and type(frame.f_locals.get("self")).__name__ == "TextGenerationPipeline":
+                raise ValueError(
+                    "TextAutoencoder reconstructs a text and does not continue one. Use load_run(…).sample()."
+                )
+            frame = frame and frame.f_back
         return super().generate(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
     def get_encoder(self, *args: Any, **kwargs: Any) -> TextEncoder:

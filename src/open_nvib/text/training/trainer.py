@@ -168,7 +168,8 @@ class AutoencoderTrainer(Trainer):
         if bottleneck.has_prior and metrics["kl_gaussian"] < COLLAPSED_KL:
             bare = self._reconstruct(texts, other_latents=True)["bleu"]
         pressed = bottleneck.can_drop and self.autoencoder.lambda_d > 0
-        found = find_troubles(metrics, bare, drops=pressed and self.state.global_step >= self.state.max_steps)
+        pressed = pressed and self.state.global_step >= self.state.max_steps
+        found = find_troubles(metrics, bare, drops=pressed, gates=bottleneck.decides)
         for name, text in found.items():
             if name not in self.warned and self.is_world_process_zero():
                 self.say(f"warning: {text}")
@@ -220,13 +221,16 @@ class ApplySchedule(TrainerCallback):
 # What a training run prints
 
 
-def find_troubles(metrics: dict[str, float], bare_bleu: float | None, *, drops: bool) -> dict[str, str]:
+def find_troubles(
+    metrics: dict[str, float], bare_bleu: float | None, *, drops: bool, gates: bool = False
+) -> dict[str, str]:
     """Find what an evaluation says is going wrong, by a short name.
 
     Args:
         metrics: of the evaluation.
         bare_bleu: BLEU of texts decoded from the latents of other texts.
         drops: whether the model can drop vectors and is pressed to.
+        gates: whether gates decide what it drops, and keep_share is not for it.
     """
     found: dict[str, str] = {}
     information = metrics.get("kl_gaussian", 0.0) + metrics.get("kl_dirichlet", 0.0)
@@ -241,7 +245,8 @@ def find_troubles(metrics: dict[str, float], bare_bleu: float | None, *, drops: 
             f"{metrics['points_loss']:.2f}. Set model.reading to points: docs/theory.md says why."
         )
     if drops and metrics["kept"] > 0.999:
-        found["all kept"] = "all vectors are kept: set loss.keep_share for fewer, see docs/faq.md."
+        fix = "train longer, raise lambda_d, or lower gate_share" if gates else "set loss.keep_share"
+        found["all kept"] = f"all vectors are kept: {fix} for fewer, see docs/faq.md."
     if drops and metrics["kept"] < 0.001:
         found["all dropped"] = "all vectors are dropped: lower lambda_d, or raise delta, to keep some."
     return found
