@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from open_nvib.evaluation.number import given_length
 from open_nvib.evaluation.reconstruction import by_length, kept_by_kind, kept_share, vectors_kept
-from open_nvib.evaluation.scorers import score, train_scorer
+from open_nvib.evaluation.scorers import train_scorer
 from open_nvib.gates import noiseless_gates, open_probability, pool_dropped, sample_gates
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL
@@ -35,11 +36,12 @@ from open_nvib.text.data import load_prepared
 from open_nvib.text.data.tokenizer import token_names
 from open_nvib.text.model import autoencoder, bottlenecks
 from open_nvib.text.model.decoding import encode_batches, reading, reconstruct_ids, score_reconstruction
+from open_nvib.text.model.vector_count import find_fewest, make_request
 
 ROOT = Path(__file__).parents[1]
 CELLS = ROOT / "docs" / "results" / "gates" / "measured"
 CONFIG = ROOT / "configs" / "small" / "nvae.yaml"
-SENTENCES, LONG_SENTENCES, SCORER_STEPS = 1000, 300, 1500
+SENTENCES, LONG_SENTENCES, SEARCHED, SCORER_STEPS = 1000, 300, 300, 1500
 FIXED_LOGIT = 40.0
 """Logit of a gate that is surely open, or closed if negative."""
 DIALS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -152,8 +154,8 @@ def most_frequent(prepared: Any, share: float) -> Tensor:
     return found
 
 
-def measure(run: Any, prepared: Any, surprisal: list[float]) -> dict[str, Any]:
-    """Measure a trained model on test sentences."""
+def measure(run: Any, prepared: Any, surprisal: list[list[float]]) -> dict[str, Any]:
+    """Measure a trained model on test sentences; `surprisal` is that of their tokens."""
     model, tokenizer = run.model, run.tokenizer
     texts = list(prepared.split("short", "test")["input_ids"])[:SENTENCES]
     bottleneck = model.encoder.bottleneck
@@ -174,10 +176,13 @@ def measure(run: Any, prepared: Any, surprisal: list[float]) -> dict[str, Any]:
     lengths = [row for row in by_length(texts, kept) if row.sentences > 5]
     cell["kept"] = kept_share(texts, kept)
     cell["sd_at_one_length"] = sum(row.sd * row.sentences for row in lengths) / sum(row.sentences for row in lengths)
-    cell["correlation_with_surprisal"] = correlation_at_one_length(texts, kept, surprisal)
+    cell["correlation_with_surprisal"] = given_length(texts, kept, [sum(nats) for nats in surprisal]) or 0.0
     if bottleneck.can_drop:
         cell["kept_by_kind"] = kept_by_kind(run, texts)
+        cell["kept_by_surprisal"] = kept_by_surprisal(run, texts, surprisal)
     if bottleneck.decides:
+        fewest = find_fewest(run.model, texts[:SEARCHED]).vectors.tolist()
+        cell["correlation_with_fewest"] = given_length(texts[:SEARCHED], kept[:SEARCHED], fewest) or 0.0
         cell["dial"] = {str(share): at_share(run, texts[:500], share) for share in DIALS}
         cell["examples"] = [show(run, text) for text in texts[:12]]
     return cell
@@ -185,8 +190,6 @@ def measure(run: Any, prepared: Any, surprisal: list[float]) -> dict[str, Any]:
 
 def at_share(run: Any, texts: list[list[int]], share: float) -> dict[str, float]:
     """Measure one model with another number of open gates."""
-    from open_nvib.text.model.vector_count import make_request
-
     request = make_request(run.model, texts, share=share)
     decoded = reconstruct_ids(run.model, texts, request=request)
     kept = kept_share(texts, vectors_kept(run.model, texts, request))
@@ -201,26 +204,31 @@ def show(run: Any, text: list[int]) -> str:
     return " ".join(token if is_kept else f"[{token}]" for token, is_kept in pairs)
 
 
-def correlation_at_one_length(texts: list[list[int]], kept: list[int], surprisal: list[float]) -> float:
-    """Correlate the number of vectors with the surprisal of a text, each less its mean at that length."""
-    groups: defaultdict[int, list[int]] = defaultdict(list)
-    for index, text in enumerate(texts):
-        groups[len(text)].append(index)
-    pairs: list[tuple[float, float]] = []
-    for group in groups.values():
-        means = [statistics.mean(values[i] for i in group) for values in (kept, surprisal)]
-        pairs += [(kept[i] - means[0], surprisal[i] - means[1]) for i in group]
-    x, y = torch.tensor(pairs).T
-    return torch.corrcoef(torch.stack([x, y]))[0, 1].nan_to_num().item()
+def kept_by_surprisal(run: Any, texts: list[list[int]], surprisal: list[list[float]]) -> list[float]:
+    """Compute the share of tokens with a vector in each quarter of the tokens, from the least surprising on."""
+    flags: list[list[bool]] = [[]] * len(texts)
+    for indices, latent in encode_batches(run.model, texts):
+        for index, row in zip(indices, run.model.encoder.bottleneck.kept_vectors(latent).tolist(), strict=True):
+            flags[index] = row[: len(texts[index])]
+    kept = torch.tensor([flag for row in flags for flag in row]).double()
+    nats = torch.tensor([x for row, text in zip(surprisal, texts, strict=True) for x in row[: len(text)]])
+    return [quarter.mean().item() for quarter in kept[nats.argsort(stable=True)].tensor_split(4)]
 
 
-def surprisal_of(config: Any, prepared: Any, file: Path) -> list[float]:
-    """Compute −log p of each test sentence under a language model of the training sentences, in nats."""
+@torch.no_grad()
+def surprisal_of(config: Any, prepared: Any, file: Path) -> list[list[float]]:
+    """Compute −log p of each token and of the end of the test sentences, by a language model of training sentences."""
     if not file.exists():
         texts = list(prepared.split("short", "test")["input_ids"])[:SENTENCES]
         training = list(prepared.split("short", "train")["input_ids"])
-        scorer = train_scorer("causal", config, training, steps=SCORER_STEPS, seed=0, say=print)
-        file.write_text(json.dumps([score(scorer, config, [text]).nats for text in texts]))
+        with torch.enable_grad():
+            scorer = train_scorer("causal", config, training, steps=SCORER_STEPS, seed=0, say=print)
+        found = []
+        for text in texts:
+            seen, said = [scorer.start, *text], [*text, config.eos_token_id]
+            log_p = scorer.model(input_ids=torch.tensor([seen])).logits[0].log_softmax(-1)
+            found.append((-log_p[range(len(said)), said]).tolist())
+        file.write_text(json.dumps(found))
     return json.loads(file.read_text())
 
 
@@ -253,7 +261,7 @@ def main() -> None:
             config = replace(config, optimiser=optimiser)
             train(config, given.runs / name)
             run = load_run(given.runs / name)
-            surprisal = surprisal_of(run.model.config, prepared, given.runs / "surprisal.json")
+            surprisal = surprisal_of(run.model.config, prepared, given.runs / "token_surprisal.json")
             cell = {"row": row, "seed": seed, "steps": optimiser.steps, **measure(run, prepared, surprisal)}
             file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
             print(file.name, {key: value for key, value in rounded(cell).items() if key not in ("examples", "dial")})
@@ -288,6 +296,13 @@ def tables(cells: Path) -> list[str]:
         if all("kept_by_kind" in cell for cell in group):
             kinds = [_mean([cell["kept_by_kind"][kind] for cell in group], 2) for kind in KINDS]
             found.append(_row(name, [_mean([cell["kept"] for cell in group], 3), *kinds]))
+    quarters = ["first quarter", "second", "third", "last", "r, fewest"]
+    found += ["", _row("row", ["seeds", *quarters]), _row("---", ["--:"] * 6)]
+    for name, group in rows.items():
+        group = [cell for cell in group if "correlation_with_fewest" in cell]  # older cells do not have it
+        if group:
+            values = [[*cell["kept_by_surprisal"], cell["correlation_with_fewest"]] for cell in group]
+            found.append(_row(name, [str(len(group)), *(_mean(list(each), 2) for each in zip(*values, strict=True))]))
     found += ["", _row("row", [str(share) for share in DIALS]), _row("---", ["--:"] * len(DIALS))]
     for name, group in rows.items():
         if name.startswith(("gates", "unpooled")) and all("dial" in cell for cell in group):

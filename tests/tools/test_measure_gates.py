@@ -1,15 +1,18 @@
 """The controls of the measurement of gates: what each rule keeps."""
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 import torch
 
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.configuration import TextAutoencoderConfig
 from tools import measure_gates
 
 
 @pytest.fixture
 def config():
-    from open_nvib.text.model.configuration import TextAutoencoderConfig
-
     return TextAutoencoderConfig(vocab_size=9, d_model=8, bottleneck="nvae", alpha_activation="gate", delta=10.0)
 
 
@@ -39,9 +42,23 @@ def test_l0drop_pays_for_the_expected_number_of_open_gates(config):
     torch.testing.assert_close(bottleneck(hidden, mask).kl().dirichlet.double(), drawn, atol=0.08, rtol=0)
 
 
-def test_a_correlation_at_one_length_ignores_the_length():
-    texts = [[0] * 3, [0] * 3, [0] * 9, [0] * 9]
-    assert measure_gates.correlation_at_one_length(texts, [1, 2, 7, 8], [5.0, 6.0, 1.0, 2.0]) == pytest.approx(1.0)
+def test_kept_by_surprisal_sorts_the_tokens_of_all_texts(config):
+    """Each text through the model by itself, and the quarters by hand."""
+    torch.manual_seed(0)
+    model: Any = TextAutoencoder(config).eval()
+    torch.nn.init.normal_(model.encoder.bottleneck.nvib.to_alpha.weight, std=3.0)
+    texts = [torch.randint(3, 9, (n,)).tolist() for n in (7, 3, 6)]
+    nats = [torch.rand(len(text) + 1).tolist() for text in texts]  # the last is the end's
+    pairs = []
+    for text, row in zip(texts, nats, strict=True):
+        ids = torch.tensor([text])
+        kept = model.encoder.posterior(ids, torch.ones_like(ids).bool()).alpha[0, :-1] > 0
+        pairs += zip(row, kept.tolist(), strict=False)
+    flags = [flag for _, flag in sorted(pairs)]
+    expected = [sum(flags[i : i + 4]) / 4 for i in (0, 4, 8, 12)]
+    assert len(set(flags)) == 2
+    found = measure_gates.kept_by_surprisal(SimpleNamespace(model=model), texts, nats)
+    assert found == pytest.approx(expected)
 
 
 def test_the_tables_of_the_page_are_those_of_its_cells():

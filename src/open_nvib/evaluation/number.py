@@ -1,6 +1,7 @@
 """How many vectors texts get, and how exact they are: at fixed shares, with the fewest, and with auto."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -62,9 +63,9 @@ def _chosen(run: Run, texts: Texts, found: VectorCounts, fewest: VectorCounts) -
     )
 
 
-def given_length(texts: Texts, first: list[int], second: list[int]) -> float | None:
+def given_length(texts: Texts, first: Sequence[float], second: Sequence[float]) -> float | None:
     """Compute the correlation of two numbers of each text among texts of one length; None if one does not vary."""
-    groups: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    groups: defaultdict[int, list[tuple[float, float]]] = defaultdict(list)
     for text, *pair in zip(texts, first, second, strict=True):
         groups[len(text)].append((pair[0], pair[1]))
     centred = np.concatenate([np.array(group) - np.mean(group, 0) for group in groups.values()])
