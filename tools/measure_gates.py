@@ -3,7 +3,7 @@
 python -m tools.measure_gates --data data/enwik8 --rows gates-0.55 random-0.46 --seeds 0 1 2 --runs RUNS
 
 A row is NAME-NUMBER. Gates of a share: `gates-0.4`; with another λ′_G, λ′_D or without pooling: `gates-0.4-g0.1`,
-`gates-0.4-d5`, `unpooled-0.5`. Controls, trained with the same steps, learning rate, λ′_G and pooling:
+`gates-0.4-d5`, `unpooled-0.5`; with λ′_D ramped from 1 to 10: `gates-0.4-d1to10`. Controls, trained with the same steps, learning rate, λ′_G and pooling:
   random-0.46     which tokens get a vector is drawn anew each time
   frequency-0.46  the most frequent tokens of the training data get none
   l0drop-0.1      the same gates on Gaussian vectors without a Dirichlet process (VT), at that price of an open gate
@@ -29,7 +29,7 @@ from open_nvib.evaluation.scorers import train_scorer
 from open_nvib.gates import noiseless_gates, open_probability, pool_dropped, sample_gates
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL
-from open_nvib.store.settings import TrainConfig
+from open_nvib.store.settings import Schedule, TrainConfig
 from open_nvib.store.yaml_file import read_mapping, settings_of
 from open_nvib.text import load_run, train
 from open_nvib.text.data import load_prepared
@@ -44,6 +44,8 @@ CONFIG = ROOT / "configs" / "small" / "nvae.yaml"
 SENTENCES, LONG_SENTENCES, SEARCHED, SCORER_STEPS = 1000, 300, 300, 1500
 FIXED_LOGIT = 40.0
 """Logit of a gate that is surely open, or closed if negative."""
+RAMP = (1500, 4000)
+"""Steps between which λ′_D is ramped."""
 DIALS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -125,7 +127,9 @@ def configure(row: str, config: TrainConfig, prepared: Any) -> TrainConfig:
     if name in ("gates", "unpooled"):
         model = replace(model, gate_share=value, gate_pooling=name == "gates")
         for each in more:
-            loss = replace(loss, **{f"lambda_{each[0]}": float(each[1:])})
+            low, ramped, high = each[1:].partition("to")
+            weight = Schedule(float(low), float(high), from_step=RAMP[0], to_step=RAMP[1]) if ramped else float(low)
+            loss = replace(loss, **{f"lambda_{each[0]}": weight})
     elif name == "strides":
         model = replace(
             model, bottleneck="vts", stride=1 - value, stride_pooling=True, alpha_activation="relu", gate_share=0.5
