@@ -3,7 +3,8 @@
 python -m tools.measure_gates --data data/enwik8 --rows gates-0.55 random-0.46 --seeds 0 1 2 --runs RUNS
 
 A row is NAME-NUMBER. Gates of a share: `gates-0.4`; with another λ′_G, λ′_D or without pooling: `gates-0.4-g0.1`,
-`gates-0.4-d5`, `unpooled-0.5`; with λ′_D ramped from 1 to 10: `gates-0.4-d1to10`. Controls, trained with the same steps, learning rate, λ′_G and pooling:
+`gates-0.4-d5`, `unpooled-0.5`; with λ′_D ramped from 1 to 10: `gates-0.4-d1to10`. Controls, trained
+with the same steps, learning rate, λ′_G and pooling:
   random-0.46     which tokens get a vector is drawn anew each time
   frequency-0.46  the most frequent tokens of the training data get none
   l0drop-0.1      the same gates on Gaussian vectors without a Dirichlet process (VT), at that price of an open gate
