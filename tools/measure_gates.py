@@ -45,6 +45,8 @@ CONFIG = ROOT / "configs" / "small" / "nvae.yaml"
 SENTENCES, LONG_SENTENCES, SEARCHED, SCORER_STEPS = 1000, 300, 300, 1500
 FIXED_LOGIT = 40.0
 """Logit of a gate that is surely open, or closed if negative."""
+LAMBDA_D = 20.0
+"""λ′_D of a row that does not say another."""
 RAMP = (1500, 4000)
 """Steps between which λ′_D is ramped."""
 DIALS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
@@ -123,7 +125,7 @@ class L0Drop(bottlenecks.GaussianBottleneck):
 def configure(row: str, config: TrainConfig, prepared: Any) -> TrainConfig:
     """Return the configuration of a row, and install the bottleneck of a control."""
     name, number, *more = row.split("-")
-    value, model, loss = float(number), config.model, config.loss
+    value, model, loss = float(number), config.model, replace(config.loss, lambda_d=LAMBDA_D)
     bottlenecks.BOTTLENECKS["nvae"] = bottlenecks.NVIBBottleneck
     if name in ("gates", "unpooled"):
         model = replace(model, gate_share=value, gate_pooling=name == "gates")
