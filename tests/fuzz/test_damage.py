@@ -81,7 +81,7 @@ COMMANDS = {
     "sample": ["sample", "RUN", "--count=2"],
     "interpolate": ["interpolate", "RUN", "the war", "her sister", "--steps=2"],
     "inspect": ["inspect", "RUN", "the war"],
-    "encode": ["encode", "RUN", "--file=RUN/log.jsonl", "--output=RUN/latents.npz"],
+    "encode": ["encode", "RUN", "--file=RUN/log.jsonl", "--output=RUN/latents.parquet"],
     "evaluate": ["evaluate", "RUN", "--data=DATA", "--measure=[reconstruction]", "--sentences=2"],
     "report": ["report", "RUN", "--output=RUN/report"],
     "go on": ["train", "--config=ORIGINAL/config.yaml", "--output=RUN"],

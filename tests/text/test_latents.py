@@ -5,6 +5,7 @@ import sys
 import textwrap
 
 import numpy as np
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -23,34 +24,21 @@ def lines(tmp_path, known):
     return file
 
 
-def test_npz_has_the_kept_vectors_of_each_line(trained, known, lines, tmp_path, capsys):
+def test_file_has_the_kept_vectors_of_each_line(trained, known, lines, tmp_path, capsys):
     capsys.readouterr()
-    out(capsys, "encode", trained.path, "--file", lines, "--output", tmp_path / "x.npz")
-    found = np.load(tmp_path / "x.npz", allow_pickle=False)
-    assert found["line"].tolist() == [1, 3, 4]
-    assert found["text"].tolist() == known[:3]
+    out(capsys, "encode", trained.path, "--file", lines, "--output", tmp_path / "x.parquet")
+    found = pq.read_table(tmp_path / "x.parquet").to_pydict()
+    assert found["line"] == [1, 3, 4]
+    assert found["text"] == known[:3]
     latent = trained.encode(known[:3])
-    assert found["length"].tolist() == latent.lengths.tolist()
+    assert found["length"] == latent.lengths.tolist()
     for row in range(3):
         kept = (latent.alpha[row] > 0) & latent.mask[row]
         kept[-1] = False
-        inside = slice(*found["offsets"][row : row + 2])
         weight = latent.alpha[row] / latent.alpha0[row]
         expected = {"mu": latent.mu[row], "sigma": latent.log_sigma[row].exp(), "alpha": latent.alpha[row]}
         for name, values in (expected | {"weight": weight}).items():
-            np.testing.assert_allclose(found[name][inside], values[kept].float().numpy(), rtol=1e-5)
-
-
-def test_parquet_has_what_npz_has(trained, lines, tmp_path, capsys):
-    for name in ("x.npz", "x.parquet"):
-        out(capsys, "encode", trained.path, "--file", lines, "--output", tmp_path / name)
-    found, table = np.load(tmp_path / "x.npz"), pq.read_table(tmp_path / "x.parquet").to_pydict()
-    assert set(table) == set(found.files) - {"format", "offsets"}
-    for name in ("line", "text", "length"):
-        assert table[name] == found[name].tolist()
-    for name in ("mu", "sigma", "weight", "alpha"):
-        np.testing.assert_array_equal(np.concatenate([np.float32(row) for row in table[name]]), found[name])
-        assert [len(row) for row in table[name]] == np.diff(found["offsets"]).tolist()
+            np.testing.assert_allclose(np.array(found[name][row]), values[kept].float().numpy(), rtol=1e-5)
 
 
 def test_lines_that_are_left_out_are_named(trained, known, lines, capsys):
@@ -66,20 +54,20 @@ def test_lines_that_are_left_out_are_named(trained, known, lines, capsys):
 
 
 def test_only_files_of_its_own_are_replaced(trained, lines, tmp_path, capsys):
-    output = tmp_path / "x.npz"
-    np.savez(output, mine=np.ones(3))
+    output = tmp_path / "x.parquet"
+    pq.write_table(pa.table({"mine": [1, 2, 3]}), output)
     before = output.read_bytes()
     command = ("encode", trained.path, "--file", lines, "--output")
-    assert "x.npz" in fails(capsys, *command, output)
+    assert "x.parquet" in fails(capsys, *command, output)
     assert output.read_bytes() == before
     out(capsys, *command, output, "--overwrite")
     out(capsys, *command, output)
-    assert len(np.load(output)["line"]) == 3
+    assert len(pq.read_table(output)["line"]) == 3
     assert "x.csv" in fails(capsys, *command, tmp_path / "x.csv")
-    (tmp_path / "folder.npz").mkdir()
-    assert "folder.npz" in fails(capsys, *command, tmp_path / "folder.npz")
-    assert "x.txt" in fails(capsys, *command, lines / "x.npz")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.npz", "x.npz", "x.txt"]
+    (tmp_path / "folder.parquet").mkdir()
+    assert "folder.parquet" in fails(capsys, *command, tmp_path / "folder.parquet")
+    assert "x.txt" in fails(capsys, *command, lines / "x.parquet")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder.parquet", "x.parquet", "x.txt"]
 
 
 def test_one_text_is_one_text(trained, known):
@@ -155,14 +143,3 @@ def test_encoding_many_texts_takes_little_more_memory_than_the_result(trained, k
     command = [sys.executable, "-c", textwrap.dedent(program), str(trained.path), *known[:20]]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-1000:]
-
-
-def test_one_long_line_is_refused_where_it_would_take_the_room_of_all(trained, known, tmp_path, capsys, monkeypatch):
-    """Unknown words of any length are one token each."""
-    monkeypatch.setattr("open_nvib.text.using.latents.MOST_BYTES_OF_TEXT", 4000)
-    (tmp_path / "x.txt").write_text(f"{known[0]}\n{'q' * 2000}\n")
-    command = ["encode", trained.path, "--file", tmp_path / "x.txt", "--output"]
-    message = fails(capsys, *command, tmp_path / "x.npz")
-    assert "line 2" in message
-    assert ".parquet" in message
-    out(capsys, *command, tmp_path / "x.parquet")

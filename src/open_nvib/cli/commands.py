@@ -136,7 +136,7 @@ def encode(
 
     Args:
         file: a file with a text on each line; - reads standard input
-        output: the file to write, which ends in .npz or .parquet
+        output: the file to write, which ends in .parquet
         overwrite: replace a file at --output that this command did not write
     """
     given = _texts((), file)
