@@ -21,14 +21,9 @@ from open_nvib.attention import DenoisingAttention
 from open_nvib.layer import NVIB
 from open_nvib.merging import VectorRequest
 from open_nvib.store.settings import ScheduledValues
-from open_nvib.text.model.backbone import (
-    extend_rows,
-    make_pretrained,
-    read_scaled,
-)
-from open_nvib.text.model.coders import LatentOutput, NewDecoder, NewEncoder, TextDecoder, TextEncoder
+from open_nvib.text.model.backbone import extend_rows, make_pretrained, read_scaled
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.layers import cross_entropy_of_head
+from open_nvib.text.model.layers import LatentOutput, TextDecoder, TextEncoder, cross_entropy_of_head, make_new
 
 IGNORED = -100
 """Label of padding."""
@@ -74,10 +69,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.encoder: TextEncoder
         self.decoder: TextDecoder
-        if config.pretrained is None:
-            self.encoder, self.decoder = NewEncoder(config), NewDecoder(config)
-        else:
-            self.encoder, self.decoder = make_pretrained(config)
+        self.encoder, self.decoder = (make_new if config.pretrained is None else make_pretrained)(config)
         self.head = nn.Linear(config.d_model, config.vocab_size, bias=self.decoder.head_bias)
         self.lambda_g, self.lambda_d = config.lambda_g, config.lambda_d
         self.post_init()

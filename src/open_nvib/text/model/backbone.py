@@ -14,12 +14,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForSeq2SeqLM, Cache, PreTrainedConfig, PreTrainedModel
-from transformers.modeling_layers import GradientCheckpointingLayer
 
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.text.model.bottlenecks import make_bottleneck
-from open_nvib.text.model.coders import TextDecoder, TextEncoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.layers import ReadingLayer, TextDecoder, TextEncoder
 
 T5_POSITIONS = 512
 """Longest text of a T5 whose config has no `n_positions`: its pretraining had no longer ones."""
@@ -60,23 +59,6 @@ class PretrainedEncoder(TextEncoder):
         return hidden[:, first : first + n]
 
 
-class ReadingLayer(GradientCheckpointingLayer):
-    """A decoder layer: `recall` attends to what was written, `read` to the latent. The kinds add these two."""
-
-    cross_attention: DenoisingAttention
-
-    def forward(self, x: Tensor, memory: Mixture | Projected, cache: Cache | None = None) -> Tensor:
-        return self.read(self.recall(x, cache), memory)
-
-    def recall(self, x: Tensor, cache: Cache | None = None) -> Tensor:
-        """Attend to what was written, which does not depend on the latent."""
-        raise NotImplementedError
-
-    def read(self, x: Tensor, memory: Mixture | Projected) -> Tensor:
-        """Attend to the latent, each position for itself."""
-        raise NotImplementedError
-
-
 class T5Layer(ReadingLayer):
     """A T5Block: a norm before each part, and a bias for relative positions that the first layer has for all."""
 
@@ -94,11 +76,10 @@ class T5Layer(ReadingLayer):
         return self.attention(x, causal_mask(x, past), bias, cache)[0]
 
     def read(self, x: Tensor, memory: Mixture | Projected) -> Tensor:
-        return self.feed_forward(x + self.dropout(self.cross_attention(self.norm(x), memory)))
+        return self.feed_forward(x + self.dropout(self.cross_attention(self.query(x), memory)))
 
-    def weights(self, x: Tensor, memory: Mixture | Projected) -> Tensor:
-        """Compute the weight of each vector in what `read` reads."""
-        return self.cross_attention.weights(self.norm(x), memory)
+    def query(self, x: Tensor) -> Tensor:
+        return self.norm(x)
 
 
 class BartLayer(ReadingLayer):
@@ -111,11 +92,8 @@ class BartLayer(ReadingLayer):
         self.cross_attention = take_over(config, *projections, scale=cross.scaling)
         self.attention, self.widen, self.narrow = layer.self_attn, layer.fc1, layer.fc2
         self.norms = nn.ModuleList([layer.self_attn_layer_norm, layer.encoder_attn_layer_norm, layer.final_layer_norm])
-        self.activation, self.dropout, self.inner_dropout = (
-            layer.activation_fn,
-            nn.Dropout(layer.dropout),
-            nn.Dropout(layer.activation_dropout),
-        )
+        self.activation, self.dropout = layer.activation_fn, nn.Dropout(layer.dropout)
+        self.inner_dropout = nn.Dropout(layer.activation_dropout)
 
     def recall(self, x: Tensor, cache: Cache | None = None) -> Tensor:
         past = 0 if cache is None else cache.get_seq_length(self.attention.layer_idx)
@@ -126,10 +104,6 @@ class BartLayer(ReadingLayer):
         x = self.norms[1](x + self.dropout(self.cross_attention(x, memory)))
         inner = self.inner_dropout(self.activation(self.widen(x)))
         return self.norms[2](x + self.dropout(self.narrow(inner)))
-
-    def weights(self, x: Tensor, memory: Mixture | Projected) -> Tensor:
-        """Compute the weight of each vector in what `read` reads."""
-        return self.cross_attention.weights(x, memory)
 
 
 class ScaledNorm(nn.Module):
@@ -144,7 +118,7 @@ class ScaledNorm(nn.Module):
 
 
 class PretrainedDecoder(TextDecoder):
-    """The decoder of a pretrained model `whole`, by the kinds below.
+    """The decoder of a pretrained model; the kinds below are built from a configuration and the whole model.
 
     Attributes:
         sizes: what `TextAutoencoderConfig` calls a size, and the name of it in the config of a pretrained model.
@@ -154,10 +128,6 @@ class PretrainedDecoder(TextDecoder):
     sizes: ClassVar[dict[str, str]]
     dropouts: ClassVar[tuple[str, ...]]
 
-    def __init__(self, config: TextAutoencoderConfig, whole: PreTrainedModel) -> None:
-        super().__init__()
-        self.reading = config.reading
-
     @staticmethod
     def before(pretrained: Any) -> list[int]:
         """Return the special tokens that the tokenizer puts before a text; the end follows every text."""
@@ -166,7 +136,7 @@ class PretrainedDecoder(TextDecoder):
     @staticmethod
     def embedding_scale(pretrained: Any) -> float:
         """Return the factor of embedded tokens."""
-        return math.sqrt(pretrained.d_model) if pretrained.scale_embedding else 1.0
+        return math.sqrt(pretrained.d_model) if getattr(pretrained, "scale_embedding", False) else 1.0
 
 
 class T5Decoder(PretrainedDecoder):
@@ -183,16 +153,11 @@ class T5Decoder(PretrainedDecoder):
     dropouts = ("dropout_rate",)
 
     def __init__(self, config: TextAutoencoderConfig, whole: PreTrainedModel) -> None:
-        super().__init__(config, whole)
         stack: Any = whole.get_decoder()
-        self.layers = nn.ModuleList(T5Layer(config, block, stack.block[0]) for block in stack.block)
         scale = whole.config.d_model**-0.5 if getattr(whole.config, "scale_decoder_outputs", False) else 1.0
-        self.norm = ScaledNorm(stack.final_layer_norm, stack.dropout, scale)
+        norm = ScaledNorm(stack.final_layer_norm, stack.dropout, scale)
+        super().__init__([T5Layer(config, block, stack.block[0]) for block in stack.block], norm, config.reading)
         self.dropout = nn.Dropout(whole.config.dropout_rate)
-
-    @staticmethod
-    def embedding_scale(pretrained: Any) -> float:
-        return 1.0
 
     def embed(self, embedding: Any, ids: Tensor, *, first: int = 0) -> Tensor:
         return self.dropout(embedding(ids))  # positions are in the attention
@@ -213,10 +178,9 @@ class MarianDecoder(PretrainedDecoder):
     head_bias = True
 
     def __init__(self, config: TextAutoencoderConfig, whole: PreTrainedModel) -> None:
-        super().__init__(config, whole)
         stack: Any = whole.get_decoder()
-        self.layers = nn.ModuleList(BartLayer(config, layer) for layer in stack.layers)
-        self.positions, self.norm, self.dropout = stack.embed_positions, nn.Identity(), nn.Dropout(stack.dropout)
+        super().__init__([BartLayer(config, layer) for layer in stack.layers], nn.Identity(), config.reading)
+        self.positions, self.dropout = stack.embed_positions, nn.Dropout(stack.dropout)
         self.embedding_norm = getattr(stack, "layernorm_embedding", nn.Identity())
 
     def embed(self, embedding: Any, ids: Tensor, *, first: int = 0) -> Tensor:
@@ -232,7 +196,7 @@ class BartDecoder(MarianDecoder):
         return [pretrained.bos_token_id]
 
 
-DECODERS: dict[str, type[PretrainedDecoder]] = {
+DECODERS: dict[str, type[T5Decoder | MarianDecoder]] = {
     "t5": T5Decoder,
     "mt5": T5Decoder,
     "marian": MarianDecoder,
@@ -241,7 +205,7 @@ DECODERS: dict[str, type[PretrainedDecoder]] = {
 """The kind of decoder of each `model_type` of transformers that can be used."""
 
 
-def decoder_kind(pretrained: PreTrainedConfig) -> type[PretrainedDecoder]:
+def decoder_kind(pretrained: PreTrainedConfig) -> type[T5Decoder | MarianDecoder]:
     """Return the kind of decoder for the config of a pretrained model; a ValueError if there is none."""
     if pretrained.model_type not in DECODERS:
         what = "an encoder-decoder" if pretrained.is_encoder_decoder else "not an encoder-decoder"
@@ -318,9 +282,7 @@ def causal_mask(x: Tensor, past: int) -> Tensor:
     """Make the mask that is added to scores: a new token sees the tokens of the cache, those before it, and itself."""
     new = x.shape[1]
     hidden = torch.ones(new, past + new, dtype=torch.bool, device=x.device).triu(past + 1)
-    return torch.zeros(hidden.shape, dtype=x.dtype, device=x.device).masked_fill(hidden, torch.finfo(x.dtype).min)[
-        None, None
-    ]
+    return x.new_zeros(1, 1, *hidden.shape).masked_fill(hidden, torch.finfo(x.dtype).min)
 
 
 def extend_rows(table: Tensor, rows: int) -> Tensor:

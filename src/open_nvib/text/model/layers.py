@@ -1,6 +1,12 @@
-"""The Transformer around the bottleneck: pre-norm layers, the decoder's with denoising attention."""
+"""The Transformer around the bottleneck: tokens to a latent, and a latent to the hidden states that predict tokens.
+
+Layers norm first; those of the decoder read the latent by denoising attention.
+"""
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -10,10 +16,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.utils.generic import ModelOutput
 
 from open_nvib._fused import widen_for_cpu
+from open_nvib._records import unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
+from open_nvib.merging import VectorRequest
+from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib.text.model.bottlenecks import Bottleneck, Latent, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+
+States = Float[Tensor, "batch n size"]
 
 
 class Embedding(nn.Module):
@@ -26,7 +39,7 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(config.max_positions, config.d_model) if learned else None
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, ids: Int[Tensor, "batch n"], *, first: int = 0) -> Float[Tensor, "batch n size"]:
+    def forward(self, ids: Int[Tensor, "batch n"], *, first: int = 0) -> States:
         """Embed tokens; `first` is the position of the first one, above 0 in the middle of decoding."""
         tokens = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
         where = torch.arange(first, first + ids.shape[1], device=ids.device)
@@ -53,12 +66,12 @@ class SelfAttention(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch n size"],
+        x: States,
         *,
         mask: Bool[Tensor, "batch n"] | None = None,
         causal: bool = False,
         cache: Cache | None = None,
-    ) -> Float[Tensor, "batch n size"]:
+    ) -> States:
         q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (batch, heads, n, d)
         if cache is not None:
             k, v = cache.update(k, v, self.index)
@@ -91,12 +104,37 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(2))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"]) -> Float[Tensor, "batch n size"]:
+    def forward(self, x: States, mask: Bool[Tensor, "batch n"]) -> States:
         x = x + self.dropout(self.attention(self.norms[0](x), mask=mask))
         return x + self.dropout(self.feed_forward(self.norms[1](x)))
 
 
-class DecoderLayer(GradientCheckpointingLayer):
+class ReadingLayer(GradientCheckpointingLayer, ABC):
+    """A decoder layer: `recall` attends to what was written, `read` to the latent."""
+
+    cross_attention: DenoisingAttention
+
+    def forward(self, x: States, memory: Mixture | Projected, cache: Cache | None = None) -> States:
+        return self.read(self.recall(x, cache), memory)
+
+    @abstractmethod
+    def recall(self, x: States, cache: Cache | None = None) -> States:
+        """Attend to what was written, which does not depend on the latent."""
+
+    @abstractmethod
+    def read(self, x: States, memory: Mixture | Projected) -> States:
+        """Attend to the latent, each position for itself."""
+
+    def query(self, x: States) -> States:
+        """Return the queries of the attention to the latent."""
+        return x
+
+    def weights(self, x: States, memory: Mixture | Projected) -> Float[Tensor, "batch heads n vectors"]:
+        """Compute the weight of each vector in what `read` reads."""
+        return self.cross_attention.weights(self.query(x), memory)
+
+
+class DecoderLayer(ReadingLayer):
     """Causal self-attention, denoising attention over the latent, then a feed-forward layer."""
 
     def __init__(self, config: TextAutoencoderConfig, index: int) -> None:
@@ -113,25 +151,127 @@ class DecoderLayer(GradientCheckpointingLayer):
         self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(3))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self, x: Float[Tensor, "batch n size"], memory: Mixture | Projected, cache: Cache | None
-    ) -> Float[Tensor, "batch n size"]:
-        return self.read(self.recall(x, cache), memory)
-
-    def recall(self, x: Float[Tensor, "batch n size"], cache: Cache | None = None) -> Float[Tensor, "batch n size"]:
-        """Attend to what was written, which does not depend on the latent."""
+    def recall(self, x: States, cache: Cache | None = None) -> States:
         return x + self.dropout(self.attention(self.norms[0](x), causal=True, cache=cache))
 
-    def read(self, x: Float[Tensor, "batch n size"], memory: Mixture | Projected) -> Float[Tensor, "batch n size"]:
-        """Attend to the latent, each position for itself."""
-        x = x + self.dropout(self.cross_attention(self.norms[1](x), memory))
+    def read(self, x: States, memory: Mixture | Projected) -> States:
+        x = x + self.dropout(self.cross_attention(self.query(x), memory))
         return x + self.dropout(self.feed_forward(self.norms[2](x)))
 
-    def weights(
-        self, x: Float[Tensor, "batch n size"], memory: Mixture | Projected
-    ) -> Float[Tensor, "batch heads n vectors"]:
-        """Compute the weight of each vector in what `read` reads."""
-        return self.cross_attention.weights(self.norms[1](x), memory)
+    def query(self, x: States) -> States:
+        return self.norms[1](x)
+
+
+@dataclass
+class LatentOutput(ModelOutput):
+    """A mixture as `generate()` passes it on: tensors with a batch axis.
+
+    Args:
+        last_hidden_state: the vectors of an ImpulseMixture or the means of a GaussianMixture, (batch, n, p).
+        log_weight: their log π or log α, (batch, n).
+        log_sigma: of a GaussianMixture, (batch, n, p).
+        spread: of the points of a GaussianMixture, (batch, n).
+    """
+
+    last_hidden_state: Tensor | None = None
+    log_weight: Tensor | None = None
+    log_sigma: Tensor | None = None
+    spread: Tensor | None = None
+
+    @staticmethod
+    def of(mixture: Mixture) -> "LatentOutput":
+        """Convert a mixture."""
+        if isinstance(mixture, ImpulseMixture):
+            return LatentOutput(last_hidden_state=mixture.z, log_weight=mixture.log_pi, spread=mixture.spread)
+        return LatentOutput(last_hidden_state=mixture.mu, log_weight=mixture.log_alpha, log_sigma=mixture.log_sigma)
+
+    def mixture(self) -> Mixture:
+        """Convert back."""
+        if self.log_sigma is None:
+            return unchecked(ImpulseMixture, z=self.last_hidden_state, log_pi=self.log_weight, spread=self.spread)
+        return unchecked(
+            GaussianMixture, mu=self.last_hidden_state, log_sigma=self.log_sigma, log_alpha=self.log_weight
+        )
+
+
+class TextEncoder(nn.Module, ABC):
+    """Tokens to latent. `generate()` calls it and decodes from the mean, as is done at test time."""
+
+    main_input_name = "input_ids"
+    embedding: Any
+    bottleneck: Bottleneck
+
+    @abstractmethod
+    def hidden_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        """Return the input of the bottleneck, a vector for each token."""
+
+    def posterior(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor | None = None,
+        request: VectorRequest | None = None,
+        *,
+        explore: bool = False,
+    ) -> Latent:
+        """Return the latent of each text; all tokens are real without a mask. Training explores: `Bottleneck`."""
+        mask = torch.ones_like(input_ids, dtype=torch.bool) if attention_mask is None else attention_mask.bool()
+        encode = self.bottleneck.explore if explore else self.bottleneck
+        return encode(self.hidden_states(input_ids, mask), mask, request)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None, **kwargs: Any) -> LatentOutput:
+        return LatentOutput.of(self.posterior(input_ids, attention_mask).mean().compact())
+
+
+class TextDecoder(nn.Module):
+    """The embedded tokens so far and a mixture to the hidden states that predict the next tokens.
+
+    `reading` is what it reads of a Gaussian mixture, `head_bias` whether logits have a bias.
+    """
+
+    head_bias: bool = False
+
+    def __init__(self, layers: Iterable[ReadingLayer], norm: nn.Module, reading: str) -> None:
+        super().__init__()
+        self.layers, self.norm, self.reading = nn.ModuleList(layers), norm, reading
+
+    def embed(self, embedding: Any, ids: Tensor, *, first: int = 0) -> Tensor:
+        """Embed written tokens with the encoder's embedding; `first` is the position of the first one."""
+        return embedding(ids, first=first)
+
+    def project(self, mixture: Mixture) -> list[Projected]:
+        """Project the mixture for each layer, once for a whole sequence."""
+        if self.reading == "points" and isinstance(mixture, GaussianMixture):
+            mixture = mixture.points()
+        return [layer.cross_attention.project(mixture) for layer in self.layers]  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+
+    def forward(self, hidden: Tensor, memories: list[Projected], cache: Cache | None = None) -> Tensor:
+        for layer, memory in zip(self.layers, memories, strict=True):
+            hidden = layer(hidden, memory, cache)
+        return self.norm(hidden)
+
+
+class NewEncoder(TextEncoder):
+    """An encoder that is trained from nothing."""
+
+    def __init__(self, config: TextAutoencoderConfig) -> None:
+        super().__init__()
+        self.embedding = Embedding(config)
+        self.layers = nn.ModuleList(EncoderLayer(config) for _ in range(config.encoder_layers))
+        self.norm = nn.LayerNorm(config.d_model)
+        self.bottleneck = make_bottleneck(config)
+
+    def hidden_states(self, input_ids: Tensor, mask: Tensor) -> Tensor:
+        hidden = self.embedding(input_ids)
+        for layer in self.layers:
+            hidden = layer(hidden, mask)
+        return self.norm(hidden)
+
+
+def make_new(config: TextAutoencoderConfig) -> tuple[TextEncoder, TextDecoder]:
+    """Build an encoder and a decoder that are trained from nothing."""
+    encoder = NewEncoder(config)
+    layers = [DecoderLayer(config, index) for index in range(config.decoder_layers)]
+    return encoder, TextDecoder(layers, nn.LayerNorm(config.d_model), config.reading)
 
 
 CHUNK = 2**19
