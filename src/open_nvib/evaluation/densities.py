@@ -35,10 +35,12 @@ from dataclasses import dataclass
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.distributions import Normal
 
 from open_nvib._numeric import normal_like
-from open_nvib._records import BatchRecord
+from open_nvib._records import unchecked
 from open_nvib.gamma import log_dirichlet
+from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
 from open_nvib.text.model.bottlenecks import Latent
 
@@ -51,16 +53,8 @@ INFORMATION_SAMPLES = 8
 
 
 @dataclass(frozen=True)
-class WeightedSets(BatchRecord):
-    """Samples of a `SetDensity`, in float64; `log_pi` None is no weights."""
-
-    z: Float[Tensor, "samples m p"]
-    log_pi: Float[Tensor, "samples m"] | None
-
-
-@dataclass(frozen=True)
 class SetDensity:
-    """m vectors zᵢ ~ N(μᵢ, σᵢ²) and, where `alpha` is given, weights π ~ Dir(α); in float64 on the CPU."""
+    """m vectors zᵢ ~ N(μᵢ, σᵢ²) with weights π ~ Dir(α), or with equal ones without `alpha`; in float64 on the CPU."""
 
     mu: Float[Tensor, "m p"]
     log_sigma: Float[Tensor, "m p"]
@@ -69,21 +63,19 @@ class SetDensity:
     def __len__(self) -> int:
         return len(self.mu)
 
-    def sample(self, count: int, generator: torch.Generator) -> WeightedSets:
+    def sample(self, count: int, generator: torch.Generator) -> ImpulseMixture:
         """Draw exact samples, whichever method training uses: importance weights need the density that is evaluated."""
         mu = self.mu.expand(count, *self.mu.shape)
         z = mu + self.log_sigma.exp() * normal_like(mu, generator)
-        if self.alpha is None:
-            return WeightedSets(z=z, log_pi=None)
-        alpha = self.alpha.expand(count, len(self))
-        return WeightedSets(z=z, log_pi=log_dirichlet(alpha, method="implicit", generator=generator))
+        log_pi = z.new_zeros(count, len(self))
+        if self.alpha is not None:
+            log_pi = log_dirichlet(self.alpha.expand_as(log_pi), method="implicit", generator=generator)
+        return unchecked(ImpulseMixture, z=z, log_pi=log_pi)
 
-    def log_density(self, sets: WeightedSets) -> Float[Tensor, " samples"]:
+    def log_density(self, sets: ImpulseMixture) -> Float[Tensor, " samples"]:
         """Evaluate the log-density of each sample."""
-        vectors = gaussian_log_density(sets.z, self.mu, self.log_sigma).sum(-1)
-        if self.alpha is None or sets.log_pi is None:
-            return vectors
-        return vectors + dirichlet_log_density(sets.log_pi, self.alpha)
+        vectors = Normal(self.mu, self.log_sigma.exp()).log_prob(sets.z).sum((-2, -1))
+        return vectors if self.alpha is None else vectors + dirichlet_log_density(sets.log_pi, self.alpha)
 
 
 @dataclass(frozen=True)
@@ -94,17 +86,9 @@ class TextDensities:
     prior: SetDensity
     log_size: float
 
-    def log_ratio(self, sets: WeightedSets) -> Float[Tensor, " samples"]:
+    def log_ratio(self, sets: ImpulseMixture) -> Float[Tensor, " samples"]:
         """Compute log p(F | n) − log q(F | x) of each sample."""
         return self.log_size + self.prior.log_density(sets) - self.posterior.log_density(sets)
-
-
-def gaussian_log_density(
-    z: Float[Tensor, "*samples m p"], mu: Float[Tensor, "m p"], log_sigma: Float[Tensor, "m p"]
-) -> Float[Tensor, "*samples m"]:
-    """Compute log N(z; μ, σ²), summed over the p dimensions."""
-    standard = (z - mu) * (-log_sigma).exp()
-    return -(0.5 * standard.square() + log_sigma + 0.5 * math.log(2 * math.pi)).sum(-1)
 
 
 def dirichlet_log_density(log_pi: Float[Tensor, "*samples m"], alpha: Float[Tensor, " m"]) -> Float[Tensor, "*samples"]:
@@ -157,7 +141,7 @@ def _weighted_densities(latent: Posterior, kappa: int, faint: float) -> list[Tex
     return found
 
 
-def mutual_information(posteriors: Sequence[SetDensity], samples: Sequence[WeightedSets]) -> float:
+def mutual_information(posteriors: Sequence[SetDensity], samples: Sequence[ImpulseMixture]) -> float:
     """Estimate I(x; F) in nats from samples of each text's posterior: a lower bound, never above log N for N texts.
 
     I(x; F) = E_x KL(q(F|x) ‖ p(F)) − KL(q(F) ‖ p(F)) = E log q(F|x)/q(F); the prior cancels. The aggregated posterior
@@ -171,14 +155,10 @@ def mutual_information(posteriors: Sequence[SetDensity], samples: Sequence[Weigh
         groups.setdefault(len(density), []).append(index)
     total = 0.0
     for group in groups.values():
-        drawn = join([samples[index][:INFORMATION_SAMPLES] for index in group])
+        some = [samples[index][:INFORMATION_SAMPLES] for index in group]
+        z, log_pi = torch.cat([each.z for each in some]), torch.cat([each.log_pi for each in some])
+        drawn = unchecked(ImpulseMixture, z=z, log_pi=log_pi)
         log_q = torch.stack([posteriors[index].log_density(drawn) for index in group])  # (texts, texts·samples)
         own = torch.cat([row.chunk(len(group))[place] for place, row in enumerate(log_q)])
         total += (own - log_q.logsumexp(0)).unflatten(0, (len(group), -1)).mean(-1).sum().item()
     return total / len(posteriors) + math.log(len(posteriors))
-
-
-def join(sets: Sequence[WeightedSets]) -> WeightedSets:
-    """Join samples that have the same number of vectors, one after the other."""
-    weights = [each.log_pi for each in sets if each.log_pi is not None]
-    return WeightedSets(z=torch.cat([each.z for each in sets]), log_pi=torch.cat(weights) if weights else None)

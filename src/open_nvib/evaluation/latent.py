@@ -8,7 +8,7 @@ of the models are conditional on it; a generator of texts of all lengths needs �
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
@@ -16,9 +16,8 @@ from jaxtyping import Float
 from torch import Tensor
 from tqdm.auto import tqdm
 
-from open_nvib._records import unchecked
 from open_nvib.attention import Mixture
-from open_nvib.evaluation.densities import FAINT, TextDensities, WeightedSets, densities, mutual_information
+from open_nvib.evaluation.densities import FAINT, TextDensities, densities, mutual_information
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import TextAutoencoder
@@ -86,14 +85,14 @@ def diagnose(
     each_text = tqdm(
         zip(texts, pairs, sets, strict=True), "bound the likelihood", len(texts), unit="", leave=False, disable=None
     )
-    found = [bounds(log_weights(model, text, pair, drawn, batch_size=batch_size)) for text, pair, drawn in each_text]
-    importance_nll = -sum(bound.importance for bound in found)
+    found = [log_weights(model, text, pair, drawn, batch_size=batch_size) for text, pair, drawn in each_text]
+    importance_nll = -sum(importance_bound(weights) for weights in found)
     return replace(
         diagnosis,
         mutual_information=mutual_information([pair.posterior for pair in pairs], sets),
         importance_nll=importance_nll / len(texts),
         importance_perplexity=perplexity(importance_nll, tokens),
-        elbo=statistics.fmean(bound.elbo for bound in found),
+        elbo=statistics.fmean(weights.mean().item() for weights in found),
     )
 
 
@@ -110,38 +109,22 @@ def perplexity(nll: float, tokens: int) -> float | None:
         return None
 
 
-@dataclass(frozen=True)
-class Bounds:
-    """Lower bounds on log p(x | n) of one text, in nats: the ELBO, and the tighter one of all K samples."""
-
-    elbo: float
-    importance: float
-
-
-def bounds(log_weights: Float[Tensor, " samples"]) -> Bounds:
-    """Bound log p(x | n) by log p(x | Fₖ) p(Fₖ | n)/q(Fₖ | x): by its mean, and by the logarithm of the mean weight."""
-    importance = log_weights.logsumexp(0) - math.log(len(log_weights))
-    return Bounds(elbo=log_weights.mean().item(), importance=importance.item())
+def importance_bound(log_weights: Float[Tensor, " samples"]) -> float:
+    """Bound log p(x | n) by the logarithm of the mean weight p(x | Fₖ) p(Fₖ | n)/q(Fₖ | x); their mean is the ELBO."""
+    return log_weights.logsumexp(0).item() - math.log(len(log_weights))
 
 
 def log_weights(
-    model: TextAutoencoder, text: Sequence[int], densities: TextDensities, sets: WeightedSets, *, batch_size: int = 64
+    model: TextAutoencoder, text: Sequence[int], densities: TextDensities, sets: ImpulseMixture, *, batch_size: int = 64
 ) -> Float[Tensor, " samples"]:
     """Compute log p(x | Fₖ) + log p(Fₖ | n) − log q(Fₖ | x) of each sample of the text's posterior, in float64."""
-    mixture = as_mixture(model, sets)
-    parts = [
-        log_likelihood(model, text, mixture[first : first + batch_size]) for first in range(0, len(sets), batch_size)
-    ]
+    mixture = sets.to(model.device, dtype=model.dtype)
+    if densities.posterior.alpha is None:  # ordinary attention
+        real = torch.ones_like(mixture.log_pi, dtype=torch.bool)
+        mixture = plain_mixture(mixture.z, real, model.config.head_size)
+    starts = range(0, len(sets), batch_size)
+    parts = [log_likelihood(model, text, mixture[first : first + batch_size]) for first in starts]
     return torch.cat(parts).double().cpu() + densities.log_ratio(sets)
-
-
-def as_mixture(model: TextAutoencoder, sets: WeightedSets) -> ImpulseMixture:
-    """Convert samples to the mixture that the decoder reads."""
-    z = sets.z.to(model.device, model.dtype)
-    if sets.log_pi is None:
-        real = torch.ones(z.shape[:2], dtype=torch.bool, device=z.device)
-        return plain_mixture(z, real, model.config.head_size)
-    return unchecked(ImpulseMixture, z=z, log_pi=sets.log_pi.to(z))
 
 
 @torch.no_grad()
