@@ -7,33 +7,32 @@ import warnings
 
 import pytest
 
-from open_nvib import NVIB
-from open_nvib._deprecation import deprecated_name
 from open_nvib.cli.commands import NVIB as NVIB_COMMANDS
 from open_nvib.cli.parser import parse
+from open_nvib.report import draw_lengths
+from open_nvib.text import data
 
 
 @pytest.fixture
 def old(monkeypatch):
-    """A module with one old name."""
+    """`open_nvib.text.data`, which has one old name, without the check of types in tests, which adds frames."""
     module = types.ModuleType("old_module")
-    renamed = {"Bottleneck": "open_nvib.NVIB"}
-    bare = inspect.unwrap(deprecated_name)  # the check of types in tests would be a frame between
-    module.__getattr__ = lambda name: bare("old_module", name, renamed, removal="0.3")
+    monkeypatch.setattr(data, "warn_renamed", inspect.unwrap(data.warn_renamed))
+    module.__getattr__ = inspect.unwrap(data.__getattr__)
     monkeypatch.setitem(sys.modules, "old_module", module)
     return module
 
 
 def test_an_old_name_is_the_new_thing_and_warns_at_its_use(old):
-    with pytest.warns(DeprecationWarning, match=r"old_module\.Bottleneck.*0\.3.*open_nvib\.NVIB") as caught:
-        assert old.Bottleneck is NVIB
+    with pytest.warns(DeprecationWarning, match=r"data\.draw_lengths.*0\.3.*open_nvib\.report") as caught:
+        assert old.draw_lengths is draw_lengths
     assert caught[0].filename == __file__
 
 
 def test_an_import_of_an_old_name_warns_at_the_import(old):
-    with pytest.warns(DeprecationWarning, match="Bottleneck") as caught:
-        from old_module import Bottleneck  # pyright: ignore[reportMissingImports]
-    assert Bottleneck is NVIB
+    with pytest.warns(DeprecationWarning, match="draw_lengths") as caught:
+        from old_module import draw_lengths as found  # pyright: ignore[reportMissingImports]
+    assert found is draw_lengths
     assert {warning.filename for warning in caught} == {__file__}
 
 

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from open_nvib._checks import check
-from open_nvib._deprecation import renamed_keywords
+from open_nvib._deprecation import warn_renamed
 from open_nvib._numeric import at_least_float32
 from open_nvib._records import unchecked
 from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
@@ -210,8 +210,7 @@ class NVIB(nn.Module):
             generator: of the gates' noise.
             old: `share`, `vectors` and `place`, the keywords before `request`, which warn.
         """
-        mask = self._mask(hidden, mask)
-        hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)  # padding may hold anything, also NaN
+        hidden, mask = self._real(hidden, mask)
         dtype = at_least_float32(hidden.dtype)
         request = self._request(request, old)
         scores = self._scores(hidden, gate_shift)
@@ -251,16 +250,14 @@ class NVIB(nn.Module):
         """Compute the logit of each token's gate, for a layer with gates: see `open_nvib.gates.open_probability`."""
         if not self.has_gates:
             raise ValueError("NVIB: this layer has no gates, expected alpha_activation='gate'.")
-        mask = self._mask(hidden, mask)
-        return self._scores(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), 0.0)
+        return self._scores(self._real(hidden, mask)[0], 0.0)
 
     def pseudo_counts(
         self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
     ) -> Float[Tensor, "batch n"]:
         """Compute α of each token, before tokens are merged (with `keep_share`, the posterior has α of components)."""
-        mask = self._mask(hidden, mask)
-        scores = self._scores(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), 0.0)
-        return self._counts(self._activate(scores, mask, None))
+        hidden, mask = self._real(hidden, mask)
+        return self._counts(self._activate(self._scores(hidden, 0.0), mask, None))
 
     def component_of_token(
         self,
@@ -272,9 +269,8 @@ class NVIB(nn.Module):
         **old: Any,
     ) -> Int[Tensor, "batch n"]:
         """Find the index of the component that holds the largest part of each token; -1 for a dropped token."""
-        mask, request = self._mask(hidden, mask), self._request(request, old)
-        scores = self._scores(hidden.masked_fill(~mask.unsqueeze(-1), 0.0), gate_shift)
-        gates = self._activate(scores, mask, request)
+        (hidden, mask), request = self._real(hidden, mask), self._request(request, old)
+        gates = self._activate(self._scores(hidden, gate_shift), mask, request)
         alpha = self._counts(gates)
         if self.keep_share is not None:
             if request.groups is not None:
@@ -287,9 +283,13 @@ class NVIB(nn.Module):
 
     def _request(self, request: VectorRequest | None, old: dict[str, Any]) -> VectorRequest:
         """Return the request, an empty one if it is not given; an error if the layer cannot fulfil it."""
+        names = {"share": "share", "vectors": "vectors", "place": "offset"}
+        for name in old:
+            if name not in names:
+                raise TypeError(f"NVIB has no argument {name!r}.")
+            warn_renamed(f"NVIB: {name}=", "request=VectorRequest(…)", stacklevel=5)
         if old:
-            names = {"share": "share", "vectors": "vectors", "place": "offset"}
-            request = VectorRequest(**renamed_keywords("NVIB", old, names, use="request=VectorRequest(…)"))
+            request = VectorRequest(**{names[name]: value for name, value in old.items()})
         if request is not None and self.keep_share is None and (not self.has_gates or request.groups is not None):
             raise ValueError(
                 "NVIB: request is given, expected None: in this layer each token has its own vector. Build it with "
@@ -339,12 +339,13 @@ class NVIB(nn.Module):
             return self.gate_count * self.delta * activated
         return activated * self.delta if self.alpha_unit == "delta" else activated
 
-    def _mask(self, hidden: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the mask, True everywhere if it is not given."""
+    def _real(self, hidden: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Return the hidden states, 0 on padding, which may hold anything, also NaN; and the mask, default all real."""
         given = {} if mask is None else {"mask": (mask, "bool batch n", "Give one entry for each token.")}
         states = hidden, "batch n size", "Give a batch, and build the layer with the encoder's input_size."
         check("NVIB", weight=(self.to_mu.weight, "p size"), hidden=states, **given)
-        return hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask
+        mask = hidden.new_ones(hidden.shape[:2], dtype=torch.bool) if mask is None else mask
+        return hidden.masked_fill(~mask.unsqueeze(-1), 0.0), mask
 
 
 def _check_request(like: Tensor, request: VectorRequest) -> None:

@@ -277,12 +277,12 @@ class Posterior(BatchRecord):
         if not posteriors or not all(_same_prior(posteriors[0].prior, posterior.prior) for posterior in posteriors):
             raise ValueError("Posterior.cat: posteriors are none or have several priors, expected one. Use one layer.")
         longest = max(posterior.alpha.shape[-1] for posterior in posteriors)
-        padded = [posterior._pad_to(longest) for posterior in posteriors]
+        padded = [posterior.pad_to(longest) for posterior in posteriors]
         names = ("alpha", "mu", "log_sigma", "mask")
         joined = {name: torch.cat([getattr(posterior, name) for posterior in padded]) for name in names}
         return unchecked(Posterior, **joined, prior=posteriors[0].prior)
 
-    def _pad_to(self, size: int) -> "Posterior":
+    def pad_to(self, size: int) -> "Posterior":
         """Insert padding between the tokens and the prior's component, which stays last."""
         extra = size - self.alpha.shape[-1]
 

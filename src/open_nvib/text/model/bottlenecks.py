@@ -7,7 +7,6 @@ NVAE is denoising attention with the weights of `eq:probZ`, so that the decoder 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -16,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._records import BatchRecord, unchecked, values_of
+from open_nvib._records import BatchRecord, unchecked
 from open_nvib.gamma import Method
 from open_nvib.kl import gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
@@ -75,18 +74,10 @@ class VectorLatent(BatchRecord):
         noise = torch.randn(self.mu.shape, dtype=self.mu.dtype, device=self.mu.device, generator=generator)
         return plain_mixture(self.mu + self.log_sigma.exp() * noise, self.mask, self.d)
 
-    @staticmethod
-    def cat(latents: "Sequence[VectorLatent]") -> "VectorLatent":
-        """Join batches, whose vectors are padded to the largest number of vectors."""
-        width = max(latent.mask.shape[1] for latent in latents)
-
-        def joined(name: str) -> Any:
-            parts = [getattr(latent, name) for latent in latents]
-            if not isinstance(parts[0], Tensor) or parts[0].ndim == 1:
-                return torch.cat(parts) if isinstance(parts[0], Tensor) else parts[0]
-            return torch.cat([F.pad(x, (0, 0) * (x.ndim - 2) + (0, width - x.shape[1])) for x in parts])
-
-        return unchecked(VectorLatent, **{name: joined(name) for name in values_of(latents[0])})
+    def pad_to(self, size: int) -> "VectorLatent":
+        """Pad with places without a vector."""
+        extra = size - self.mask.shape[1]
+        return self.map(lambda x: x if x.ndim == 1 else F.pad(x, (0, 0) * (x.ndim - 2) + (0, extra)))
 
     def kl(self) -> KL:
         """KL to unit Gaussians, for each text; it has no Dirichlet part."""

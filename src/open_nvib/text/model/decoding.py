@@ -50,12 +50,10 @@ def encode_batches(
 def encode(model: TextAutoencoder, texts: Texts, request: VectorRequest | None = None) -> Latent:
     """Return the latents of texts as one batch, with little more memory than it takes."""
     whole: Any = None
-    widest: Any = None
     for indices, latent in encode_batches(model, texts, request):
         if whole is None:  # the longest texts come first
-            whole, widest = latent.map_rows(lambda x: x.new_zeros(len(texts), *x.shape[1:])), latent[:1]
-        padded = type(widest).cat([widest, latent])[1:]
-        for name, rows in values_of(padded).items():
+            whole = latent.map_rows(lambda x: x.new_zeros(len(texts), *x.shape[1:]))
+        for name, rows in values_of(latent.pad_to(whole.mask.shape[1])).items():
             if isinstance(rows, Tensor):
                 getattr(whole, name)[indices] = rows
     return whole

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from open_nvib._deprecation import renamed_value
+from open_nvib._deprecation import warn_renamed
 from open_nvib._records import BatchRecord, unchecked, values_of
 from open_nvib.attention import Projected
 from open_nvib.merging import VectorRequest
@@ -41,6 +41,7 @@ FIRST_LOOKS = (1, 4)
 Vectors = int | Sequence[int] | Tensor | Literal["fewest", "auto", "needed", "decided"]
 """How many vectors texts get: a number for all, one for each, or who chooses: `find_fewest`, `choose_auto`;
 the last two are their old names."""
+OLD_WORDS = {"needed": "fewest", "decided": "auto"}
 Share = float | Sequence[float] | Tensor
 """Vectors per token, a number for all texts or one for each."""
 
@@ -148,7 +149,9 @@ def make_request(
     if vectors is not None and share is not None:
         raise InputError(f"vectors is {vectors} and share is {share}, expected one of the two.")
     if isinstance(vectors, str):
-        how = renamed_value("vectors", vectors, {"needed": "fewest", "decided": "auto"})
+        how = OLD_WORDS.get(vectors, vectors)
+        if how != vectors:
+            warn_renamed(f"vectors={vectors!r}", repr(how), stacklevel=3)
         if how == "auto" and model.encoder.bottleneck.decides:
             return None  # the number that its gates choose
         if how in ("fewest", "auto"):

@@ -33,11 +33,11 @@ class TokenReport:
     """
 
     token: str
-    alpha: float | None
-    weight: float
-    kept: bool
-    sigma: float | None
-    kl: float | None
+    alpha: float | None = None
+    weight: float = 0.0
+    kept: bool = False
+    sigma: float | None = None
+    kl: float | None = None
     shared: bool = False
     place: int | None = None
 
@@ -80,24 +80,20 @@ def inspect_latent(
     kept = bottleneck.kept_vectors(latent)[0].nonzero().flatten().tolist()
     first_tokens = _first_tokens(kept, components)
     sigma = None if latent.log_sigma is None else latent.log_sigma.exp().mean(-1)
-    columns = (latent.alpha, bottleneck.weights(latent), sigma, bottleneck.vector_kl(latent))
-    alpha, weight, sigma, kl = ([] if column is None else column[0].tolist() for column in columns)
-
-    def report(token: str, vector: int, *, kept: bool, place: int | None = None) -> TokenReport:
-        alpha_, sigma_, kl_ = (column[vector] if column else None for column in (alpha, sigma, kl))
-        return TokenReport(token, alpha_, weight[vector], kept, sigma_, kl_, place=place)
-
+    columns = {"alpha": latent.alpha, "weight": bottleneck.weights(latent), "sigma": sigma}
+    columns["kl"] = bottleneck.vector_kl(latent)
+    numbers = {name: column[0].tolist() for name, column in columns.items() if column is not None}
     reports = []
-    for index, token in enumerate(tokens):
-        if index in first_tokens:
-            reports.append(report(token, first_tokens[index], kept=True, place=first_tokens[index]))
-        elif components[index] >= 0:
-            reports.append(TokenReport(token, None, 0.0, False, None, None, shared=True, place=components[index]))
-        elif bottleneck.can_drop:  # its vector is there, with a weight of 0
-            reports.append(report(token, index, kept=False))
-        else:
-            reports.append(TokenReport(token, 0.0 if alpha else None, 0.0, False, None, None))
-    return LatentReport(latent, reports, prior_weight=weight[-1] if alpha else 0.0)
+    for index, (token, component) in enumerate(zip(tokens, components, strict=False)):
+        place = first_tokens.get(index)
+        if place is None and component >= 0:
+            reports.append(TokenReport(token, shared=True, place=component))
+        elif place is None and not bottleneck.can_drop:
+            reports.append(TokenReport(token, alpha=0.0 if "alpha" in numbers else None))
+        else:  # the vector of a dropped token is there, with a weight of 0
+            own = {name: values[index if place is None else place] for name, values in numbers.items()}
+            reports.append(TokenReport(token, **own, kept=place is not None, place=place))
+    return LatentReport(latent, reports, prior_weight=numbers["weight"][-1] if "alpha" in numbers else 0.0)
 
 
 def _first_tokens(places: Sequence[int], components: Sequence[int]) -> dict[int, int]:

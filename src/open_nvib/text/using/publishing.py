@@ -58,8 +58,13 @@ SHOWN = {
 """The numbers of a model card, in this order, each from the last evaluation that measured it."""
 
 
-def save_pretrained(run: "Run", folder: Path, *, name: str | None, license: str | None) -> None:
-    """Write the files of `Run.save_pretrained`."""
+def save_pretrained(run: "Run", folder: str | Path, *, name: str | None = None, license: str | None = None) -> None:
+    """Write the model, its tokenizer, the lengths of its training data and a model card to a folder.
+
+    `load_run`, `Run.from_pretrained` and the Auto classes of transformers open it. The card calls the model by `name`,
+    by the name of the run directory if not given; `license` is an identifier of the hub, such as mit.
+    """
+    folder = Path(folder).expanduser()
     if why := obstacle_to_writing(folder):
         raise InputError(f"{folder}: cannot be written to ({why}). Give another folder.")
     disable_progress_bar()
@@ -73,12 +78,18 @@ def save_pretrained(run: "Run", folder: Path, *, name: str | None, license: str 
 
 
 def push_to_hub(
-    run: "Run", repo_id: str, *, private: bool | None, token: str | None, license: str | None, **kwargs: Any
+    run: "Run",
+    repo_id: str,
+    *,
+    private: bool | None = None,
+    token: str | None = None,
+    license: str | None = None,
+    **kwargs: Any,
 ) -> None:
-    """Upload the files of `save_pretrained`."""
+    """Upload what `save_pretrained` writes to the Hugging Face hub; `kwargs` go to `HfApi.upload_folder`."""
     api = HfApi(token=token)
     with TemporaryDirectory() as folder:
-        save_pretrained(run, Path(folder), name=repo_id, license=license)
+        save_pretrained(run, folder, name=repo_id, license=license)
         with _hub_errors(repo_id):
             api.create_repo(repo_id, private=private, exist_ok=True)
             api.upload_folder(repo_id=repo_id, folder_path=folder, **kwargs)

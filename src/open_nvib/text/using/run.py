@@ -12,7 +12,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.logging import disable_progress_bar
 
-from open_nvib._deprecation import renamed_method
+from open_nvib._deprecation import warn_renamed
 from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
 from open_nvib.store.files import InputError, OutsideTraining, check_characters, check_manifest, damaged
@@ -204,7 +204,10 @@ class Run:
         self._check_ids(ids)
         return find_fewest(self.model, ids, max_wrong=max_wrong)
 
-    find_needed = renamed_method("Run.find_needed", "find_fewest")
+    def find_needed(self, *args: Any, **kwargs: Any) -> VectorCounts:
+        """Old name of `find_fewest`."""
+        warn_renamed("Run.find_needed", "find_fewest")
+        return self.find_fewest(*args, **kwargs)
 
     def decode(self, mixture: Mixture, limits: Sequence[int] | Tensor | None = None, **generation: Any) -> list[str]:
         """Decode each mixture, such as `latent.mean()`, until the end of the text or its limit in tokens.
@@ -378,13 +381,8 @@ class Run:
 
     # Publishing
 
-    def save_pretrained(self, folder: str | Path, *, name: str | None = None, license: str | None = None) -> None:
-        """Write the model, its tokenizer, the lengths of its training data and a model card to a folder.
-
-        `load_run`, `Run.from_pretrained` and the Auto classes of transformers open it. The card calls the model by
-        `name`, by the name of the run directory if not given; `license` is an identifier of the hub, such as mit.
-        """
-        publishing.save_pretrained(self, Path(folder).expanduser(), name=name, license=license)
+    save_pretrained = publishing.save_pretrained
+    push_to_hub = publishing.push_to_hub
 
     @staticmethod
     def from_pretrained(name: str | Path, *, device: str | None = None, **kwargs: Any) -> "Run":
@@ -392,18 +390,6 @@ class Run:
         if Path(name).expanduser().exists():
             return load_run(name, device=device)
         return load_run(publishing.download(str(name), **kwargs), device=device)
-
-    def push_to_hub(
-        self,
-        repo_id: str,
-        *,
-        private: bool | None = None,
-        token: str | None = None,
-        license: str | None = None,
-        **kwargs: Any,
-    ) -> None:
-        """Upload what `save_pretrained` writes to the Hugging Face hub; `kwargs` go to `HfApi.upload_folder`."""
-        publishing.push_to_hub(self, repo_id, private=private, token=token, license=license, **kwargs)
 
 
 def _as_texts(texts: str | Sequence[str]) -> list[str]:
