@@ -1,18 +1,8 @@
-from .attention import (
-    DenoisingAttention as DenoisingAttention,
-)
-from .attention import (
-    ProjectedGaussians as ProjectedGaussians,
-)
-from .attention import (
-    ProjectedImpulses as ProjectedImpulses,
-)
-from .attention import (
-    attend_gaussians as attend_gaussians,
-)
-from .attention import (
-    attend_impulses as attend_impulses,
-)
+from .attention import DenoisingAttention as DenoisingAttention
+from .attention import ProjectedGaussians as ProjectedGaussians
+from .attention import ProjectedImpulses as ProjectedImpulses
+from .attention import attend_gaussians as attend_gaussians
+from .attention import attend_impulses as attend_impulses
 from .gamma import sample_log_dirichlet as sample_log_dirichlet
 from .gamma import sample_log_gamma as sample_log_gamma
 from .kl import dirichlet_kl as dirichlet_kl
@@ -32,15 +22,9 @@ from .process import KL as KL
 from .process import UDP as UDP
 from .process import ConditionalBDP as ConditionalBDP
 from .process import Posterior as Posterior
-from .readings import (
-    ReadingComparison as ReadingComparison,
-)
-from .readings import (
-    compare_readings as compare_readings,
-)
-from .readings import (
-    likelihood_gap as likelihood_gap,
-)
+from .readings import ReadingComparison as ReadingComparison
+from .readings import compare_readings as compare_readings
+from .readings import likelihood_gap as likelihood_gap
 from .schedules import Schedule as Schedule
 from .search import Fewest as Fewest
 from .search import draw_numbers as draw_numbers

@@ -6,12 +6,18 @@ from dataclasses import fields
 from typing import Any, SupportsIndex, TypeVar
 
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
 Record = TypeVar("Record", bound="TensorRecord")
 Batch = TypeVar("Batch", bound="BatchRecord")
 Index = SupportsIndex | slice | list[int] | Tensor
+
+# Shapes of which many arguments are.
+Hidden = Float[Tensor, "batch n size"]
+PerToken = Float[Tensor, "batch n"]
+TokenMask = Bool[Tensor, "batch n"]
 
 
 def flatten(record: "TensorRecord") -> tuple[list[Any], Any]:

@@ -7,10 +7,11 @@ that is closed on average, so its logit has a gradient: training can find out wh
 import math
 
 import torch
-from jaxtyping import Bool, Float, Int, Real
+from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from open_nvib._numeric import uniform_like, widen
+from open_nvib._records import Hidden, PerToken, TokenMask
 
 TEMPERATURE = 2 / 3
 LOW, HIGH = -0.1, 1.1
@@ -38,9 +39,7 @@ def open_probability(logits: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape"]
     return (logits - TEMPERATURE * math.log(-LOW / HIGH)).sigmoid()
 
 
-def top_gates(
-    logits: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"], vectors: Real[Tensor, "#batch 1"]
-) -> Float[Tensor, "batch n"]:
+def top_gates(logits: PerToken, mask: TokenMask, vectors: Real[Tensor, "#batch 1"]) -> PerToken:
     """Open a given number of gates for each item, those of the largest logits, and close the others.
 
     The logits are shifted so that the last gate that opens and the first that does not lie around a half.
@@ -56,7 +55,7 @@ def top_gates(
     return noiseless_gates(logits - border).masked_fill(~mask | (rank >= number), 0.0)
 
 
-def assign_tokens(gates: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n n"]:
+def assign_tokens(gates: PerToken) -> Float[Tensor, "batch n n"]:
     """Compute the share of token j in component i, [batch, i, j], if a dropped token joins the one kept before it.
 
     It is the probability of that if gate i is open with probability g_i: gᵢ Π_{i<k≤j}(1 − g_k) for i ≤ j, where i is
@@ -77,16 +76,14 @@ def assign_tokens(gates: Float[Tensor, "batch n"]) -> Float[Tensor, "batch n n"]
     return (wide.unsqueeze(-1) * closed).to(gates.dtype)
 
 
-def pool_dropped(
-    gates: Float[Tensor, "batch n"], hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"]
-) -> Float[Tensor, "batch n size"]:
+def pool_dropped(gates: PerToken, hidden: Hidden, mask: TokenMask) -> Hidden:
     """Mix the hidden states of dropped tokens into those of the tokens that are kept: see `assign_tokens`."""
     shares = assign_tokens(gates) * mask.unsqueeze(-2)
     total = shares.sum(-1, keepdim=True)
     return (shares / torch.where(total > 0, total, 1.0)).to(hidden.dtype) @ hidden
 
 
-def component_of_gates(gates: Float[Tensor, "batch n"], mask: Bool[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+def component_of_gates(gates: PerToken, mask: TokenMask) -> Int[Tensor, "batch n"]:
     """Find the component with the largest share of each token by `assign_tokens`; -1 if there is none."""
     shares, component = assign_tokens(gates).max(-2)
     return torch.where(mask & (shares > 0), component, -1)

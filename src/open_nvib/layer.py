@@ -6,13 +6,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from open_nvib._checks import check
 from open_nvib._deprecation import warn_renamed
 from open_nvib._numeric import at_least_float32
-from open_nvib._records import unchecked
+from open_nvib._records import Hidden, PerToken, TokenMask, unchecked
 from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
 from open_nvib.merging import (
     Cuts,
@@ -188,8 +188,8 @@ class NVIB(nn.Module):
 
     def forward(
         self,
-        hidden: Float[Tensor, "batch n size"],
-        mask: Bool[Tensor, "batch n"] | None = None,
+        hidden: Hidden,
+        mask: TokenMask | None = None,
         request: VectorRequest | None = None,
         *,
         gate_noise: bool = False,
@@ -244,25 +244,21 @@ class NVIB(nn.Module):
             prior=self.prior,
         )
 
-    def gate_logits(
-        self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
-    ) -> Float[Tensor, "batch n"]:
+    def gate_logits(self, hidden: Hidden, mask: TokenMask | None = None) -> PerToken:
         """Compute the logit of each token's gate, for a layer with gates: see `open_nvib.gates.open_probability`."""
         if not self.has_gates:
             raise ValueError("NVIB: this layer has no gates, expected alpha_activation='gate'.")
         return self._scores(self._real(hidden, mask)[0], 0.0)
 
-    def pseudo_counts(
-        self, hidden: Float[Tensor, "batch n size"], mask: Bool[Tensor, "batch n"] | None = None
-    ) -> Float[Tensor, "batch n"]:
+    def pseudo_counts(self, hidden: Hidden, mask: TokenMask | None = None) -> PerToken:
         """Compute α of each token, before tokens are merged (with `keep_share`, the posterior has α of components)."""
         hidden, mask = self._real(hidden, mask)
         return self._counts(self._activate(self._scores(hidden, 0.0), mask, None))
 
     def component_of_token(
         self,
-        hidden: Float[Tensor, "batch n size"],
-        mask: Bool[Tensor, "batch n"] | None = None,
+        hidden: Hidden,
+        mask: TokenMask | None = None,
         request: VectorRequest | None = None,
         *,
         gate_shift: PerText = 0.0,

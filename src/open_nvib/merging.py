@@ -15,7 +15,7 @@ from torch import Tensor
 
 from open_nvib._checks import check
 from open_nvib._numeric import widen
-from open_nvib._records import BatchRecord, Index, TensorRecord, unchecked
+from open_nvib._records import BatchRecord, Hidden, Index, PerToken, TensorRecord, unchecked
 
 PerText = Real[Tensor, "..."] | float
 """A number for each text, or one for all."""
@@ -67,8 +67,8 @@ class MergedTokens(BatchRecord):
         hidden: mean of the tokens' hidden states in each component, weighted by pseudo-count; 0 at other positions.
     """
 
-    alpha: Float[Tensor, "batch n"]
-    hidden: Float[Tensor, "batch n size"]
+    alpha: PerToken
+    hidden: Hidden
 
 
 @dataclass(frozen=True)
@@ -82,10 +82,10 @@ class TokenSplit:
         in_last: share of the token in `last` if it is cut, else 0.
     """
 
-    counts: Float[Tensor, "batch n"]
+    counts: PerToken
     first: Int[Tensor, "batch n"]
     last: Int[Tensor, "batch n"]
-    in_last: Float[Tensor, "batch n"]
+    in_last: PerToken
 
 
 @dataclass(frozen=True)
@@ -101,9 +101,7 @@ class Cuts:
     offset: Float[Tensor, "#batch 1"] | float = 0.0
 
 
-def find_cuts(
-    alpha: Float[Tensor, "batch n"], request: VectorRequest, *, unit: Float[Tensor, ""] | float, share: PerText
-) -> Cuts:
+def find_cuts(alpha: PerToken, request: VectorRequest, *, unit: Float[Tensor, ""] | float, share: PerText) -> Cuts:
     """Find the cuts that give each text the number or share of components that is requested.
 
     With a number, there are fewer components if a token has more than a component's pseudo-count. The offset is reduced
@@ -140,7 +138,7 @@ def _per_text(value: PerText, like: Tensor) -> Float[Tensor, "batch 1"]:
     return widen(value, like).reshape(-1, 1)
 
 
-def split_tokens(alpha: Float[Tensor, "batch n"], cuts: Cuts, max_joined_remainder: float) -> TokenSplit:
+def split_tokens(alpha: PerToken, cuts: Cuts, max_joined_remainder: float) -> TokenSplit:
     """Lay the pseudo-counts end to end and cut them where components are full: see `merge_tokens`."""
     # Interval of each token on the line, in components: a token takes the room of at most one.
     counts = widen(alpha) / cuts.per_component
@@ -170,11 +168,7 @@ def split_tokens(alpha: Float[Tensor, "batch n"], cuts: Cuts, max_joined_remaind
 
 
 def merge_tokens(
-    alpha: Float[Tensor, "batch n"],
-    hidden: Float[Tensor, "batch n size"],
-    cuts: Cuts,
-    *,
-    max_joined_remainder: float = ROUNDING_TOLERANCE,
+    alpha: PerToken, hidden: Hidden, cuts: Cuts, *, max_joined_remainder: float = ROUNDING_TOLERANCE
 ) -> MergedTokens:
     """Merge tokens into components; padding has α = 0.
 
@@ -198,9 +192,7 @@ def merge_tokens(
     return unchecked(MergedTokens, alpha=(counts * cuts.per_component).to(alpha.dtype), hidden=mixed)
 
 
-def merge_groups(
-    alpha: Float[Tensor, "batch n"], hidden: Float[Tensor, "batch n size"], groups: Int[Tensor, "batch n"]
-) -> MergedTokens:
+def merge_groups(alpha: PerToken, hidden: Hidden, groups: Int[Tensor, "batch n"]) -> MergedTokens:
     """Merge the tokens of each group into one component; padding has α = 0.
 
     The order of the tokens does not matter: it is a way of merging for sets. Groups of one token change nothing.
@@ -220,7 +212,7 @@ def merge_groups(
     return unchecked(MergedTokens, alpha=counts, hidden=mixed)
 
 
-def first_of_group(alpha: Float[Tensor, "batch n"], groups: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
+def first_of_group(alpha: PerToken, groups: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
     """Find the position of the first token with weight in each token's group; -1 for a token with α = 0."""
     present = alpha > 0
     same = (groups.unsqueeze(-1) == groups.unsqueeze(-2)) & present.unsqueeze(-2)  # (batch, token, other token)
@@ -228,10 +220,7 @@ def first_of_group(alpha: Float[Tensor, "batch n"], groups: Int[Tensor, "batch n
 
 
 def component_of_token(
-    alpha: Float[Tensor, "batch n"],
-    cuts: Cuts,
-    *,
-    max_joined_remainder: float = ROUNDING_TOLERANCE,
+    alpha: PerToken, cuts: Cuts, *, max_joined_remainder: float = ROUNDING_TOLERANCE
 ) -> Int[Tensor, "batch n"]:
     """Find the position of the component that holds the largest part of each token; -1 for a token with α = 0."""
     split = split_tokens(alpha, cuts, max_joined_remainder)

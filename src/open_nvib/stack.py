@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
+from jaxtyping import Bool
 from torch import Tensor, nn
 
 from open_nvib._checks import check
-from open_nvib._records import unchecked, values_of
+from open_nvib._records import Hidden, TokenMask, unchecked, values_of
 from open_nvib.attention import DenoisingAttention
 from open_nvib.layer import NVIB
 from open_nvib.process import KL, KLForm, Posterior
@@ -31,7 +31,7 @@ class Encoded:
     torch.Size([2])
     """
 
-    hidden: Float[Tensor, "batch n size"]
+    hidden: Hidden
     posteriors: tuple[Posterior, ...]
 
     def kl(self, weights: Sequence[float] | None = None, form: KLForm = "expected") -> KL:
@@ -84,13 +84,13 @@ class NVIBEncoderLayer(nn.Module):
 
     def forward(
         self,
-        x: Float[Tensor, "batch n size"],
-        mask: Bool[Tensor, "batch n"] | None = None,
+        x: Hidden,
+        mask: TokenMask | None = None,
         *,
         sample: bool,
         below: Posterior | None = None,
         past: Posterior | None = None,
-    ) -> tuple[Float[Tensor, "batch n size"], Posterior]:
+    ) -> tuple[Hidden, Posterior]:
         """Compute the new hidden states and the posterior, of which attention reads a sample or the mean.
 
         Args:
@@ -130,12 +130,7 @@ class NVIBEncoder(nn.Module):
         self.norm = nn.LayerNorm(size)
 
     def forward(
-        self,
-        x: Float[Tensor, "batch n size"],
-        mask: Bool[Tensor, "batch n"] | None = None,
-        *,
-        sample: bool,
-        past: Encoded | None = None,
+        self, x: Hidden, mask: TokenMask | None = None, *, sample: bool, past: Encoded | None = None
     ) -> Encoded:
         """Encode embeddings.
 
@@ -163,7 +158,7 @@ def stack_on(posterior: Posterior, below: Posterior) -> Posterior:
     return unchecked(Posterior, **(values_of(posterior) | {"alpha": alpha}))
 
 
-def causal_mask(x: Float[Tensor, "batch n size"], components: int) -> Bool[Tensor, "1 n m"]:
+def causal_mask(x: Hidden, components: int) -> Bool[Tensor, "1 n m"]:
     """Which components the last n of `components` tokens may read: those up to their own, and the prior's (last)."""
     n = x.shape[1]
     seen = x.new_ones(n, components, dtype=torch.bool).tril(components - n)

@@ -31,13 +31,7 @@ class MixtureAttention(DenoisingAttention):
     """
 
     def __init__(
-        self,
-        embed_dim: int,
-        num_heads: int,
-        *,
-        bias: bool = True,
-        kdim: int | None = None,
-        bound_queries: bool = False,
+        self, embed_dim: int, num_heads: int, *, bias: bool = True, kdim: int | None = None, bound_queries: bool = False
     ) -> None:
         check("MixtureAttention", embed_dim=(embed_dim, int), num_heads=(num_heads, int))
         if embed_dim % num_heads:

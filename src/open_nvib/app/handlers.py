@@ -65,11 +65,7 @@ def shown(name: str) -> gr.HTML:
 
 
 def on(
-    triggers: Sequence[Any],
-    handler: Callable[..., Any],
-    inputs: list[Any],
-    outputs: list[Any],
-    examples: Any = None,
+    triggers: Sequence[Any], handler: Callable[..., Any], inputs: list[Any], outputs: list[Any], examples: Any = None
 ) -> None:
     """Bind a handler to events, and to clicks on examples. A mistake is shown in the first HTML of the outputs."""
     options: Any = {

@@ -132,10 +132,7 @@ def add_edit(page: Page, tab: gr.Tab) -> None:
     gr.Markdown("Switch vectors off, or change how much one weighs: which words did it carry?")
     text, examples = page.sentence("edit", "Encode")
     switches = gr.CheckboxGroup(
-        [],
-        label="Vectors, by number and tokens",
-        info="As Inspect begins. Off: gone.",
-        elem_id="edit-vectors",
+        [], label="Vectors, by number and tokens", info="As Inspect begins. Off: gone.", elem_id="edit-vectors"
     )
     with gr.Row():
         vector = gr.Dropdown([], label="Change the weight of", min_width=200, elem_id="edit-vector")

@@ -1,18 +1,8 @@
-from .data import (
-    PrepareConfig as PrepareConfig,
-)
-from .data import (
-    Prepared as Prepared,
-)
-from .data import (
-    draw_lengths as draw_lengths,
-)
-from .data import (
-    load_prepared as load_prepared,
-)
-from .data import (
-    prepare as prepare,
-)
+from .data import PrepareConfig as PrepareConfig
+from .data import Prepared as Prepared
+from .data import draw_lengths as draw_lengths
+from .data import load_prepared as load_prepared
+from .data import prepare as prepare
 from .model import TextAutoencoder as TextAutoencoder
 from .model import TextAutoencoderConfig as TextAutoencoderConfig
 from .training import Schedule as Schedule

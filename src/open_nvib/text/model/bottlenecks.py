@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._records import BatchRecord, unchecked
+from open_nvib._records import BatchRecord, Hidden, TokenMask, unchecked
 from open_nvib.gamma import Method
 from open_nvib.kl import gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
@@ -101,8 +101,6 @@ class VectorLatent(BatchRecord):
 
 
 Latent = VectorLatent | Posterior
-Hidden = Float[Tensor, "batch n size"]
-TokenMask = Bool[Tensor, "batch n"]
 
 
 class Bottleneck(nn.Module):

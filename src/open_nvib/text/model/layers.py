@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import Cache
@@ -19,14 +19,12 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.generic import ModelOutput
 
 from open_nvib._fused import widen_for_cpu
-from open_nvib._records import unchecked
+from open_nvib._records import Hidden, TokenMask, unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.merging import VectorRequest
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 from open_nvib.text.model.bottlenecks import Bottleneck, Latent, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-
-States = Float[Tensor, "batch n size"]
 
 
 class Embedding(nn.Module):
@@ -39,7 +37,7 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(config.max_positions, config.d_model) if learned else None
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, ids: Int[Tensor, "batch n"], *, first: int = 0) -> States:
+    def forward(self, ids: Int[Tensor, "batch n"], *, first: int = 0) -> Hidden:
         """Embed tokens; `first` is the position of the first one, above 0 in the middle of decoding."""
         tokens = self.tokens(ids) * math.sqrt(self.tokens.embedding_dim)
         where = torch.arange(first, first + ids.shape[1], device=ids.device)
@@ -65,13 +63,8 @@ class SelfAttention(nn.Module):
         self.to_output = nn.Linear(config.d_model, config.d_model)
 
     def forward(
-        self,
-        x: States,
-        *,
-        mask: Bool[Tensor, "batch n"] | None = None,
-        causal: bool = False,
-        cache: Cache | None = None,
-    ) -> States:
+        self, x: Hidden, *, mask: TokenMask | None = None, causal: bool = False, cache: Cache | None = None
+    ) -> Hidden:
         q, k, v = self.to_qkv(x).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)  # (batch, heads, n, d)
         if cache is not None:
             k, v = cache.update(k, v, self.index)
@@ -104,7 +97,7 @@ class EncoderLayer(GradientCheckpointingLayer):
         self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(2))
         self.dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: States, mask: Bool[Tensor, "batch n"]) -> States:
+    def forward(self, x: Hidden, mask: TokenMask) -> Hidden:
         x = x + self.dropout(self.attention(self.norms[0](x), mask=mask))
         return x + self.dropout(self.feed_forward(self.norms[1](x)))
 
@@ -114,22 +107,22 @@ class ReadingLayer(GradientCheckpointingLayer, ABC):
 
     cross_attention: DenoisingAttention
 
-    def forward(self, x: States, memory: Mixture | Projected, cache: Cache | None = None) -> States:
+    def forward(self, x: Hidden, memory: Mixture | Projected, cache: Cache | None = None) -> Hidden:
         return self.read(self.recall(x, cache), memory)
 
     @abstractmethod
-    def recall(self, x: States, cache: Cache | None = None) -> States:
+    def recall(self, x: Hidden, cache: Cache | None = None) -> Hidden:
         """Attend to what was written, which does not depend on the latent."""
 
     @abstractmethod
-    def read(self, x: States, memory: Mixture | Projected) -> States:
+    def read(self, x: Hidden, memory: Mixture | Projected) -> Hidden:
         """Attend to the latent, each position for itself."""
 
-    def query(self, x: States) -> States:
+    def query(self, x: Hidden) -> Hidden:
         """Return the queries of the attention to the latent."""
         return x
 
-    def weights(self, x: States, memory: Mixture | Projected) -> Float[Tensor, "batch heads n vectors"]:
+    def weights(self, x: Hidden, memory: Mixture | Projected) -> Float[Tensor, "batch heads n vectors"]:
         """Compute the weight of each vector in what `read` reads."""
         return self.cross_attention.weights(self.query(x), memory)
 
@@ -151,14 +144,14 @@ class DecoderLayer(ReadingLayer):
         self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(3))
         self.dropout = nn.Dropout(config.dropout)
 
-    def recall(self, x: States, cache: Cache | None = None) -> States:
+    def recall(self, x: Hidden, cache: Cache | None = None) -> Hidden:
         return x + self.dropout(self.attention(self.norms[0](x), causal=True, cache=cache))
 
-    def read(self, x: States, memory: Mixture | Projected) -> States:
+    def read(self, x: Hidden, memory: Mixture | Projected) -> Hidden:
         x = x + self.dropout(self.cross_attention(self.query(x), memory))
         return x + self.dropout(self.feed_forward(self.norms[2](x)))
 
-    def query(self, x: States) -> States:
+    def query(self, x: Hidden) -> Hidden:
         return self.norms[1](x)
 
 
