@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from open_nvib.evaluation.number import given_length
+from open_nvib.evaluation.reconstruction import given_length
 from open_nvib.merging import VectorRequest
 from open_nvib.text import Run, load_prepared, load_run
 from open_nvib.text.model.batches import BATCH, Texts, in_batches, make_batch

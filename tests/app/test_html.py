@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import torch
 
-from open_nvib.app.html import MAX_MAP, MAX_NAME_LETTERS, heat_map, joined, pieces, token_strip
+from open_nvib.app.handlers import MAX_MAP, MAX_NAME_LETTERS, heat_map, joined, pieces, token_strip
 from open_nvib.text.using.inspection import TokenReport
 
 EVIL = '<script>alert("x")</script>'

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from open_nvib.cli import main
-from open_nvib.evaluation.number import given_length, measure_number
+from open_nvib.evaluation.reconstruction import given_length, measure_number
 from open_nvib.merging import VectorRequest
 from open_nvib.search import numbers_to_try
 from open_nvib.store.files import InputError, OutsideTraining

@@ -13,8 +13,7 @@ import open_nvib
 from open_nvib.evaluation.generation import draw_samples, measure_generation, measure_real_text
 from open_nvib.evaluation.interpolation import measure_interpolation
 from open_nvib.evaluation.latent import diagnose
-from open_nvib.evaluation.number import measure_number
-from open_nvib.evaluation.reconstruction import measure_reconstruction
+from open_nvib.evaluation.reconstruction import measure_number, measure_reconstruction
 from open_nvib.evaluation.references import References, choose
 from open_nvib.store.evaluations import (
     Evaluation,

@@ -10,8 +10,7 @@ from open_nvib.pretrained.identity import EmpiricalPrior, IdentityNVIB
 
 if find_spec("transformers") is not None:
     from open_nvib.pretrained.convert import NVIBConfig, convert, open_model, set_tau
-    from open_nvib.pretrained.measures import kept, layer_kl, nvib_kl
-    from open_nvib.pretrained.training import NVIBTrainer
+    from open_nvib.pretrained.measures import NVIBTrainer, kept, layer_kl, nvib_kl
 
 __all__ = [
     "EmpiricalPrior",
