@@ -120,6 +120,7 @@ class ProjectedGaussians(BatchRecord):
 
 
 Mixture = ImpulseMixture | GaussianMixture
+Linear = tuple[Tensor, Tensor | None]
 Projected = ProjectedImpulses | ProjectedGaussians
 
 
@@ -176,6 +177,20 @@ class DenoisingAttention(nn.Module):
             nn.init.xavier_uniform_(linear.weight)
             if linear.bias is not None:
                 nn.init.zeros_(linear.bias)
+
+    @torch.no_grad()
+    def copy_projections(self, q: Linear, k: Linear, v: Linear, output: Linear) -> None:
+        """Copy the projections of ordinary attention, each a weight and a bias or None.
+
+        The bias of the keys cancels in the softmax; that of the values, whose weights sum to 1, goes to the output's.
+        """
+        mine = (self.to_query, self.to_key, self.to_value, self.to_output)
+        for linear, (weight, bias) in zip(mine, (q, k, v, output), strict=True):
+            linear.weight.copy_(weight)
+            if linear.bias is not None and bias is not None:
+                linear.bias.copy_(bias)
+        if v[1] is not None:
+            self.to_output.bias.add_(output[0] @ v[1])
 
     def extra_repr(self) -> str:
         return f"p={self.p}, heads={self.heads}, d={self.d}, bound_queries={self.bound_queries}"

@@ -25,7 +25,7 @@ from open_nvib.merging import (
     merge_groups,
     merge_tokens,
 )
-from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior
+from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior, vectors_at
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
 """Range of log σ, in which σ² and its reciprocal are finite in float32. Trained encoders stay far from both ends."""
@@ -320,9 +320,8 @@ class NVIB(nn.Module):
         if self.has_gates and self.keep_share is None and request is not None:
             _check_request(scores, request)
             number = request.vectors
-            if request.share is not None:  # as `ConditionalBDP.vectors` counts
-                share = torch.as_tensor(request.share, device=mask.device)
-                number = (mask.sum(-1) * share - MAX_JOINED_REMAINDER).ceil().clamp(min=1)
+            if request.share is not None:
+                number = vectors_at(request.share, mask.sum(-1))
             if number is not None:
                 number = torch.as_tensor(number, device=mask.device).reshape(-1, 1)
                 own = noiseless_gates(scores).masked_fill(~mask, 0.0)

@@ -26,6 +26,11 @@ slightly above what the prior expects does not add a vector. It is not a round n
 `keep_share` no remainder equals it and rounding does not decide."""
 
 
+def vectors_at(share: Real[Tensor, "*#batch"] | float, lengths: Int[Tensor, "*batch"]) -> Int[Tensor, "*batch"]:
+    """Count the vectors of texts of n tokens at a share of them, as `ConditionalBDP` does."""
+    return (lengths * widen(share, like=lengths) - MAX_JOINED_REMAINDER).ceil().clamp(min=1).minimum(lengths).long()
+
+
 @dataclass(frozen=True, eq=False)
 class BDP(TensorRecord):
     """Bounded Dirichlet process BDP(G₀, α₀, κ₀): κ₀ vectors from the Gaussian G₀, weights from Dir(α₀/κ₀, …).
@@ -110,7 +115,7 @@ class ConditionalBDP(TensorRecord):
         """Compute the number of vectors of a text of n tokens, without the prior's: n, or m."""
         if self.keep_share is None:
             return lengths
-        return (lengths * widen(self.keep_share) - MAX_JOINED_REMAINDER).ceil().clamp(min=1).minimum(lengths).long()
+        return vectors_at(self.keep_share, lengths)
 
     def sample(
         self,

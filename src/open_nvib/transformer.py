@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 
-import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
@@ -44,10 +43,7 @@ class MixtureAttention(DenoisingAttention):
 
     @classmethod
     def from_torch(cls, attention: nn.MultiheadAttention) -> "MixtureAttention":
-        """Copy the weights of an attention. Over the weights of `eq:probZ` the result is the same.
-
-        The bias of the keys cancels in the softmax; that of the values, whose weights sum to 1, goes to the output's.
-        """
+        """Copy the weights of an attention. Over the weights of `eq:probZ` the result is the same."""
         check("MixtureAttention", attention=(attention, nn.MultiheadAttention))
         if attention.bias_k is not None or attention.add_zero_attn or attention.kdim != attention.vdim:
             raise ValueError("MixtureAttention: attention has add_bias_kv, add_zero_attn or a vdim, expected none.")
@@ -55,17 +51,12 @@ class MixtureAttention(DenoisingAttention):
         copy = cls(attention.embed_dim, attention.num_heads, bias=bias, kdim=attention.kdim)
         copy.to(attention.out_proj.weight)
         if attention.in_proj_weight is not None:
-            q, k, v = attention.in_proj_weight.chunk(3)
+            weights = attention.in_proj_weight.chunk(3)
         else:
-            q, k, v = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
-        with torch.no_grad():
-            for linear, weight in ((copy.to_query, q), (copy.to_key, k), (copy.to_value, v)):
-                linear.weight.copy_(weight)
-            copy.to_output.weight.copy_(attention.out_proj.weight)
-            if bias:
-                q_bias, _, v_bias = attention.in_proj_bias.chunk(3)
-                copy.to_query.bias.copy_(q_bias)
-                copy.to_output.bias.copy_(attention.out_proj.bias + attention.out_proj.weight @ v_bias)
+            weights = attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight
+        biases = attention.in_proj_bias.chunk(3) if bias else (None, None, None)
+        q, k, v = zip(weights, biases, strict=True)
+        copy.copy_projections(q, k, v, (attention.out_proj.weight, attention.out_proj.bias))
         return copy
 
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride]

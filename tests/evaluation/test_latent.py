@@ -203,10 +203,3 @@ def test_means_are_of_kept_vectors_of_real_tokens():
     ]
     assert 0 < len(kept) < 18
     torch.testing.assert_close(means, torch.stack(kept))
-
-
-def test_plain_transformer_and_no_texts_are_refused():
-    with pytest.raises(ValueError, match="no prior"):
-        diagnose(make_model("t"), TEXTS)
-    with pytest.raises(ValueError, match="texts is empty"):
-        diagnose(make_model("vt"), [])

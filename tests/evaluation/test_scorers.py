@@ -137,11 +137,6 @@ def test_training_is_repeatable_and_leaves_the_global_random_numbers_alone():
     assert scores[0] == scores[1] != scores[2]
 
 
-def test_training_on_nothing_is_refused():
-    with pytest.raises(ValueError, match="texts"):
-        train_scorer("causal", small_config(), [], steps=5, seed=0, say=quiet)
-
-
 def test_a_judge_scores_one_token_after_another_and_counts_words(judge):
     """A loop over prefixes without padding, each through the whole model; the tokens are bytes."""
     opened, texts = open_judge(str(judge)), ["Two words", "", "a  longer text, of six words"]

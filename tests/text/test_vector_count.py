@@ -13,6 +13,7 @@ import torch
 from open_nvib.cli import main
 from open_nvib.evaluation.reconstruction import given_length, measure_number
 from open_nvib.merging import VectorRequest
+from open_nvib.process import vectors_at
 from open_nvib.search import numbers_to_try
 from open_nvib.store.files import InputError, OutsideTraining
 from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
@@ -20,7 +21,7 @@ from open_nvib.text.data import load_prepared
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import decode, encode, evaluate_losses, reconstruct_ids
-from open_nvib.text.model.vector_count import OFFSETS, Tries, choose_auto, find_fewest, vectors_at
+from open_nvib.text.model.vector_count import OFFSETS, Tries, choose_auto, find_fewest
 from open_nvib.text.training.train import train
 from open_nvib.text.using.latents import write_latents
 from open_nvib.text.using.run import Run, load_run

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from open_nvib.store.evaluations import Interpolation
-from open_nvib.store.files import InputError
 from open_nvib.text.model.decoding import BATCH, decode
 from open_nvib.text.using.run import Run
 
@@ -48,10 +47,6 @@ def interpolate_pairs(run: Run, pairs: Sequence[tuple[Ids, Ids]], steps: int) ->
 
     Their text, tokenised again, can be other tokens, and more of them than the model takes.
     """
-    if steps < 2:
-        raise InputError(f"steps is {steps}, expected at least 2: both ends.")
-    if not pairs:
-        raise InputError("pairs: got none, expected at least one pair of texts to interpolate between.")
     paths: list[list[list[int]]] = []
     for first in range(0, len(pairs), BATCH):
         latent: Any = run.encode_ids([text for pair in pairs[first : first + BATCH] for text in pair])

@@ -45,12 +45,6 @@ def diagnose(
     nothing. `importance_samples=0` leaves out what needs samples. The readings are the cross-entropy per token of
     decoding from the mean, a sample and the points of the latents.
     """
-    if not model.encoder.bottleneck.has_prior:
-        raise ValueError(
-            "diagnose: a plain Transformer has no prior to compare its latent with. Use a vt, vts or nvae."
-        )
-    if not texts:
-        raise ValueError("diagnose: texts is empty, expected at least one.")
     bottleneck = model.encoder.bottleneck
     generator = torch.Generator(model.device).manual_seed(seed)
     rows: list[dict[str, float]] = []

@@ -128,8 +128,6 @@ def train_scorer(
 
     The number of steps does not depend on the number of texts: a scorer of few texts sees them more often.
     """
-    if not texts:
-        raise ValueError("texts: a scorer needs at least one text to train on, got none.")
     bar = tqdm(total=steps, desc="train a scorer", unit="step", leave=False, disable=None)
     with bar, torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)

@@ -18,7 +18,7 @@ from transformers import AutoConfig, AutoModelForSeq2SeqLM, Cache, PreTrainedCon
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.text.model.bottlenecks import make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.layers import ReadingLayer, TextDecoder, TextEncoder
+from open_nvib.text.model.layers import ReadingLayer, TextDecoder, TextEncoder, make_attention
 
 T5_POSITIONS = 512
 """Longest text of a T5 whose config has no `n_positions`: its pretraining had no longer ones."""
@@ -240,33 +240,16 @@ def make_pretrained(config: TextAutoencoderConfig) -> tuple[PretrainedEncoder, P
     return PretrainedEncoder(config, whole), decoder_kind(pretrained)(config, whole)
 
 
-def take_over(
-    config: TextAutoencoderConfig,
-    query: nn.Linear,
-    key: nn.Linear,
-    value: nn.Linear,
-    output: nn.Linear,
-    *,
-    scale: float,
-) -> DenoisingAttention:
-    """Make a denoising attention of the projections of a pretrained attention, whose scores have the factor `scale`.
+def take_over(config: TextAutoencoderConfig, *projections: nn.Linear, scale: float) -> DenoisingAttention:
+    """Make a denoising attention of the projections of a pretrained one: queries, keys, values and output.
 
-    A bias of the keys cancels in the softmax. A bias of the values adds to the output's.
+    Its scores have the factor `scale`.
     """
-    sizes = {"query_size": config.d_model, "head_size": config.head_size, "bound_queries": config.bound_queries}
-    attention = DenoisingAttention(config.p, config.heads, **sizes)
-    factor = scale * config.head_size**0.5
-    with torch.no_grad():
-        for mine, theirs in zip(
-            ("to_query", "to_key", "to_value", "to_output"), (query, key, value, output), strict=True
-        ):
-            getattr(attention, mine).weight.copy_(theirs.weight)
-        attention.to_query.weight.mul_(factor)
-        for mine, bias in ((attention.to_query, query.bias), (attention.to_output, output.bias)):
-            mine.bias.copy_(torch.zeros_like(mine.bias) if bias is None else bias)
-        attention.to_query.bias.mul_(factor)
-        if value.bias is not None:
-            attention.to_output.bias.add_(output.weight @ value.bias)
+    attention = make_attention(config)
+    q, k, v, output = ((linear.weight, linear.bias) for linear in projections)
+    attention.copy_projections(q, k, v, output)
+    for parameter in attention.to_query.parameters():
+        parameter.data.mul_(scale * config.head_size**0.5)
     return attention
 
 

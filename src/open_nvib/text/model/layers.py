@@ -127,19 +127,19 @@ class ReadingLayer(GradientCheckpointingLayer, ABC):
         return self.cross_attention.weights(self.query(x), memory)
 
 
+def make_attention(config: TextAutoencoderConfig) -> DenoisingAttention:
+    """Build the attention of a decoder layer to the latent."""
+    sizes = {"query_size": config.d_model, "head_size": config.head_size}
+    return DenoisingAttention(config.p, config.heads, **sizes, bound_queries=config.bound_queries)
+
+
 class DecoderLayer(ReadingLayer):
     """Causal self-attention, denoising attention over the latent, then a feed-forward layer."""
 
     def __init__(self, config: TextAutoencoderConfig, index: int) -> None:
         super().__init__()
         self.attention = SelfAttention(config, index)
-        self.cross_attention = DenoisingAttention(
-            config.p,
-            config.heads,
-            query_size=config.d_model,
-            head_size=config.d_model // config.heads,
-            bound_queries=config.bound_queries,
-        )
+        self.cross_attention = make_attention(config)
         self.feed_forward = FeedForward(config)
         self.norms = nn.ModuleList(nn.LayerNorm(config.d_model) for _ in range(3))
         self.dropout = nn.Dropout(config.dropout)

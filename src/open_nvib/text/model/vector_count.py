@@ -22,7 +22,7 @@ from open_nvib._deprecation import warn_renamed
 from open_nvib._records import BatchRecord, unchecked, values_of
 from open_nvib.attention import Projected
 from open_nvib.merging import VectorRequest
-from open_nvib.process import MAX_JOINED_REMAINDER
+from open_nvib.process import vectors_at
 from open_nvib.search import numbers_to_try
 from open_nvib.store.files import InputError, OutsideTraining, in_one_line
 from open_nvib.store.settings import MOST
@@ -198,11 +198,6 @@ def check_any_number(model: TextAutoencoder) -> None:
             OutsideTraining,
             stacklevel=3,
         )
-
-
-def vectors_at(share: float | Float[Tensor, " batch"], lengths: Int[Tensor, " batch"]) -> Int[Tensor, " batch"]:
-    """Count the vectors of texts at a share, as the prior counts them (`ConditionalBDP.vectors`)."""
-    return (lengths * share - MAX_JOINED_REMAINDER).ceil().long().clamp(min=1).minimum(lengths)
 
 
 @torch.no_grad()
