@@ -9,7 +9,7 @@ import torch
 import open_nvib as nv
 
 PUBLIC = {name: getattr(nv, name) for name in dir(nv) if not name.startswith("_")}
-CLASSES = {name: x for name, x in PUBLIC.items() if inspect.isclass(x) and x.__module__.count(".") == 1}
+CLASSES = {name: x for name, x in PUBLIC.items() if inspect.isclass(x)}
 
 
 @pytest.mark.parametrize("name", [*sorted(CLASSES), "find_fewest"])

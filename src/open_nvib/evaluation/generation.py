@@ -1,7 +1,7 @@
 """Samples from the prior: how likely, how diverse, how new and how long they are."""
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -97,29 +97,23 @@ def distinct_shares(texts: Texts) -> dict[int, float | None]:
 def self_bleu(texts: Texts) -> float | None:
     """Compute corpus BLEU-4, in percent, of the first SELF_BLEU_TEXTS texts, each with all others as its references.
 
-    A count is clipped at the largest count in another text: for each n-gram the largest and second largest count over
-    texts, and the text with the largest, are enough. None for fewer than two texts that are not empty.
+    A count is clipped at the largest count in another text, so all counts of an n-gram match in full but for the
+    largest, which is clipped at the second largest. None for fewer than two texts that are not empty.
     """
     texts = [text for text in texts[:SELF_BLEU_TEXTS] if text]
     if len(texts) < 2:
         return None
     log_precision = 0.0
     for n in ORDERS:
-        counts = [Counter(ngrams(text, n)) for text in texts]
-        best: dict[tuple[int, ...], tuple[int, int, int]] = {}  # largest count, its text, second largest count
-        for index, counted in enumerate(counts):
-            for gram, count in counted.items():
-                largest, owner, second = best.get(gram, (0, -1, 0))
-                if count > largest:
-                    best[gram] = (count, index, largest)
-                else:
-                    best[gram] = (largest, owner, max(second, count))
+        counts: defaultdict[tuple[int, ...], list[int]] = defaultdict(list)  # in each text that has the n-gram
+        for text in texts:
+            for gram, count in Counter(ngrams(text, n)).items():
+                counts[gram].append(count)
         matches = total = 0
-        for index, counted in enumerate(counts):
-            for gram, count in counted.items():
-                largest, owner, second = best[gram]
-                matches += min(count, second if owner == index else largest)
-                total += count
+        for found in counts.values():
+            *_, second, largest = sorted([0, *found])
+            matches += sum(found) - largest + second
+            total += sum(found)
         if not matches:
             return 0.0
         log_precision += math.log(matches / total) / len(ORDERS)

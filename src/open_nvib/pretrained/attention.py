@@ -325,6 +325,7 @@ def attend(
     Several heads of the queries may share one of the keys. The prior's component reads the `unrotated` queries, if they
     are given.
     """
+    # Keys and values with room for the prior's component, and for the features that carry biases.
     (batch, key_heads, n, d), heads, dtype, prior = k.shape, q.shape[1], k.dtype, nvib.has_prior
     extra = FEATURES + (-(d + FEATURES)) % ALIGNMENT
     keys = k.new_zeros(batch, heads, n + prior, d + extra)  # one copy of the cache for each call, and not two
@@ -332,6 +333,8 @@ def attend(
     for to, x in ((keys, k), (values, v)):
         to.view(batch, key_heads, -1, n + prior, d + extra)[..., :n, :d] = x.unsqueeze(2)
     keys[:, :, :n, d : d + 2] = _two_parts(bias, dtype).unsqueeze(1)
+
+    # The prior's component is the last key. Unrotated queries have its whole score in their own features.
     if prior and component is not None:
         values[:, :, n, :d] = component.value[:, :, 0].to(dtype)
         if unrotated is None:
@@ -340,18 +343,24 @@ def attend(
         keys[:, :, n, d + 2 : d + FEATURES] = 1.0
         values[:, :, n, d] = 1.0  # its weight is a feature of the result
         mask = None if mask is None else F.pad(mask, (0, 1), value=True if mask.dtype == torch.bool else 0.0)
-    products, score = None, q.new_zeros(q.shape[:-1])  # what the keys' product leaves out of the prior's score
+
+    # What the keys' product leaves out of the prior's score: ½ qᵀ A q, and q·key for unrotated queries.
+    products, score = None, q.new_zeros(q.shape[:-1])
     if component is not None and component.matrices is not None:
         with without_autocast(q):
             wide = (q if unrotated is None else unrotated).to(component.matrices.dtype)
             products = component.products(wide)
             half = 0.5 * products[..., :d]
             score = nvib.scale * (wide * (half if unrotated is None else half + component.key)).sum(-1)
+
+    # Queries with a 1 for the biases of keys, and the rest of the score for the prior's component.
     features = k.new_zeros(*q.shape[:-1], extra)
     features[..., :2] = 1.0
     features[..., 2:FEATURES] = _two_parts(score, dtype)
     q = torch.cat([q * nvib.scale, features], -1).to(dtype)
     attended = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask, dropout_p=dropout, scale=1.0)
+
+    # B q, with the weight of the prior's component for its own B, and in full for the B of all tokens.
     result = attended[..., :d]
     if products is not None:
         result = result + (attended[..., d : d + 1] * products[..., d : 2 * d]).to(dtype)

@@ -36,6 +36,10 @@ MIN_TAU_UNIT = 1.0
 class EmpiricalPrior(TensorRecord):
     """Prior of one attention, measured on the vectors x that it attends to.
 
+    >>> prior = EmpiricalPrior.measure([torch.randn(50, 8) for _ in range(3)], d=4)
+    >>> prior.mu.shape
+    torch.Size([8])
+
     Attributes:
         mu: μ^p, the mean of x.
         sigma: σ^p, the standard deviation of each dimension of x.
@@ -100,6 +104,11 @@ class IdentityNVIB(nn.Module):
     α is in units of α₀^p: log α = ‖x‖²/2√d − log α₀^p + τ_α s + w·x + b, where w and b start at 0. This changes nothing
     at test time, where a factor of all α cancels. All tokens share σ = τ_σ σ^p, times a learned factor for each
     dimension, so that attention over the mean costs little more than attention (see `open_nvib.pretrained`).
+
+    >>> x, nvib = torch.randn(2, 5, 8), IdentityNVIB(8, d=8)
+    >>> nvib.set_prior(EmpiricalPrior.measure([x], d=8))
+    >>> nvib.mean(x).vectors.shape  # the prior's component is last
+    torch.Size([2, 6, 8])
 
     Args:
         p: size of the vectors.

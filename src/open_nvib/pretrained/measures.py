@@ -107,6 +107,11 @@ class NVIBTrainer(Trainer):
     Training draws a sample of each attention's process, evaluation uses the mean; the model needs a finite τ_α and τ_σ
     above 0. The log has the KL as `nvib_kl`. The loss of an evaluation is the task's alone.
 
+    ```python
+    model = convert(model, texts, tokenizer=tokenizer, tau_sigma=0.1)
+    NVIBTrainer(model, TrainingArguments("out"), train_dataset=data, lambda_g=0.001).train()
+    ```
+
     Args:
         lambda_g: weight of the Gaussian part, per token and dimension.
         lambda_d: weight of the Dirichlet part, per token.

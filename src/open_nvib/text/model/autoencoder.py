@@ -56,7 +56,13 @@ class AutoencoderOutput(ModelOutput):
 
 
 class TextAutoencoder(PreTrainedModel, GenerationMixin):
-    """T, VT, VTP, VTS and NVAE, which differ in the bottleneck only."""
+    """T, VT, VTP, VTS and NVAE, which differ in the bottleneck only.
+
+    ```python
+    model = TextAutoencoder(TextAutoencoderConfig(vocab_size=3000))
+    model(input_ids, attention_mask, labels=labels).loss.backward()
+    ```
+    """
 
     config_class = TextAutoencoderConfig
     base_model_prefix = "autoencoder"

@@ -58,7 +58,13 @@ class LatentReport:
 
 @dataclass(frozen=True)
 class TextReport:
-    """What the latent kept of one text, and what comes back out of it."""
+    """What the latent kept of one text, and what comes back out of it.
+
+    ```python
+    (report,) = load_run("runs/nvae").inspect("A sentence.")
+    [token.token for token in report.tokens if token.kept]
+    ```
+    """
 
     text: str
     reconstruction: str
