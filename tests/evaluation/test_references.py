@@ -66,12 +66,7 @@ def empty(path: Path) -> None:
     path.mkdir()
 
 
-def replace_by_file(path: Path) -> None:
-    shutil.rmtree(path)
-    path.write_text("")
-
-
-@pytest.mark.parametrize("harm", [truncate, flip, empty, replace_by_file, lambda path: (path / "config.json").unlink()])
+@pytest.mark.parametrize("harm", [truncate, flip, empty, lambda path: (path / "config.json").unlink()])
 def test_a_damaged_scorer_is_trained_again(references, harm, tmp_path):
     first = references()
     expected = weights(first)

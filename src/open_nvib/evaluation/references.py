@@ -113,10 +113,10 @@ class References:
         self.say(f"scorer of real text, kept in {path}{why}")
         scorer = self.train(self.training)
         partial = path.with_name(f"{path.name}.partial")
-        _remove(partial)
+        shutil.rmtree(partial, ignore_errors=True)
         scorer.model.save_pretrained(partial)
         seal(partial)
-        _remove(path)
+        shutil.rmtree(path, ignore_errors=True)
         partial.replace(path)
 
     def _load(self, path: Path) -> Scorer:
@@ -145,14 +145,6 @@ class References:
     def reverse_perplexity(self, texts: Texts) -> float:
         """Perplexity of held-out text under a scorer of `texts`."""
         return score(self.train(texts), self.config, self.held_out).perplexity
-
-
-def _remove(path: Path) -> None:
-    """Remove a file or a directory, if there is one."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def choose(texts: list[T], count: int, seed: int) -> list[T]:

@@ -6,15 +6,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from transformers import (
-    AutoConfig,
-    AutoModel,
-    AutoModelForSeq2SeqLM,
-    Cache,
-    EncoderDecoderCache,
-    GenerationMixin,
-    PreTrainedModel,
-)
+from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Cache, GenerationMixin, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
 from open_nvib.attention import DenoisingAttention
@@ -222,11 +214,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
                 past_key_values.memories = memories  # pyright: ignore[reportAttributeAccessIssue]
         if decoder_input_ids is None:
             raise ValueError("decoder_input_ids is None, expected the tokens that follow those of past_key_values.")
-        own = (
-            past_key_values.self_attention_cache
-            if isinstance(past_key_values, EncoderDecoderCache)
-            else past_key_values
-        )
+        own = getattr(past_key_values, "self_attention_cache", past_key_values)  # of an EncoderDecoderCache
         first = 0 if own is None else own.get_seq_length()
         hidden = self.decoder(self.embed(decoder_input_ids, first=first), memories, own)
         return AutoencoderOutput(logits=self.head(hidden), past_key_values=past_key_values)
