@@ -6,17 +6,7 @@ from typing import Any
 import gradio as gr
 from markupsafe import Markup
 
-from open_nvib.app.handlers import (
-    Page,
-    checked_text,
-    heat_map,
-    joined,
-    on,
-    pieces,
-    shown,
-    textbox,
-    token_strip,
-)
+from open_nvib.app.handlers import Page, checked_text, heat_map, joined, on, pieces, shown, textbox, token_strip
 from open_nvib.app.runs import takes_any_number, trained_share, unseen_length
 from open_nvib.merging import VectorRequest
 from open_nvib.report import run_page
