@@ -15,7 +15,6 @@ from transformers.utils.logging import disable_progress_bar
 from open_nvib._deprecation import warn_renamed
 from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
-from open_nvib.process import vectors_at
 from open_nvib.store.files import InputError, OutsideTraining, check_characters, check_manifest, damaged
 from open_nvib.store.runs import (
     CONFIG,
@@ -44,7 +43,7 @@ from open_nvib.text.model.decoding import (
     make_batch,
     reconstruct_ids,
 )
-from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request
+from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request, vectors_at
 from open_nvib.text.opening import find_device, open_tokenizer, open_weights
 from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
