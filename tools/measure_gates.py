@@ -24,8 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from open_nvib.evaluation.reconstruction import given_length
-from open_nvib.evaluation.reconstruction import by_length, kept_by_kind, kept_share, vectors_kept
+from open_nvib.evaluation.reconstruction import by_length, given_length, kept_by_kind, kept_share, vectors_kept
 from open_nvib.evaluation.scorers import train_scorer
 from open_nvib.gates import noiseless_gates, open_probability, pool_dropped, sample_gates
 from open_nvib.mixtures import ImpulseMixture
