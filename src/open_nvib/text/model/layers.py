@@ -129,8 +129,10 @@ class ReadingLayer(GradientCheckpointingLayer, ABC):
 
 def make_attention(config: TextAutoencoderConfig) -> DenoisingAttention:
     """Build the attention of a decoder layer to the latent."""
-    sizes = {"query_size": config.d_model, "head_size": config.head_size}
-    return DenoisingAttention(config.p, config.heads, **sizes, bound_queries=config.bound_queries)
+    size, bounded = config.d_model, config.bound_queries
+    return DenoisingAttention(
+        config.p, config.heads, query_size=size, head_size=config.head_size, bound_queries=bounded
+    )
 
 
 class DecoderLayer(ReadingLayer):
