@@ -21,17 +21,9 @@ ROW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True)
 class Cell:
-    """One row with one seed: what is trained and measured, and where it is kept.
+    """One row with one seed: what is trained and measured, and the directory that holds everything of it.
 
-    Args:
-        row: name of the row.
-        seed: of the training.
-        label: what a report calls the row.
-        paper: the row of the paper's table to print beside it, if the paper has it.
-        directory: holds everything of the cell.
-        train: the training.
-        evaluate: what to measure.
-        prepare: how the data is made where it is missing; None if it is made by other means.
+    `label`, `paper` and `prepare` are those of the row and of the experiment.
     """
 
     row: str
@@ -78,39 +70,62 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
-    """A configuration and the seeds it is run with; the seed of `train` is not one of them."""
+class RowPlan:
+    """A row, as far as a report needs to know it.
+
+    Args:
+        name: of the row, as in the results.
+        seeds: those that the experiment asks for.
+        label: such as "NVAE λ′_G=0.01"; taken from the configuration if not given or equal to the name.
+        paper: the row of the paper's table to print beside it, if the paper has one of that name.
+    """
 
     name: str
-    label: str
-    paper: str
     seeds: tuple[int, ...]
-    train: TrainConfig
+    label: str | None = None
+    paper: str | None = None
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Plan:
+    """The part of an experiment that a report needs.
+
+    Args:
+        name: a short name.
+        title: of the page.
+        scale: a word for how large models and data are, such as "small"; may be empty.
+        rows: in the order of the table.
+    """
+
+    name: str
+    title: str
+    scale: str
+    rows: tuple[RowPlan, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(RowPlan):
+    """A row with its configuration; the seed of `train` is not one of its seeds."""
+
+    train: TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Plan):
     """Rows × seeds, and what to measure.
 
     Args:
         path: the file it was read from.
-        name: a short name.
-        title: what a report calls it.
-        scale: a word that a report puts beside its numbers, such as small or paper.
         output: the directory of all cells.
-        prepare: how the data is made where it is missing.
+        prepare: how the data is made where it is missing; None if it is made by other means.
         evaluate: what to measure.
-        rows: the rows, in the order of the file.
     """
 
+    rows: tuple[Row, ...]
     path: Path
-    name: str
-    title: str
-    scale: str
     output: Path
     prepare: PrepareConfig | None
     evaluate: EvaluateConfig
-    rows: tuple[Row, ...]
 
     def cells(self, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Cell]:
         """Select the cells of these rows and seeds; of all rows or seeds if none are given.
@@ -137,7 +152,8 @@ class Experiment:
 
     def _cell(self, row: Row, seed: int) -> Cell:
         directory, train = self.output / row.name / f"seed-{seed}", replace(row.train, seed=seed)
-        return Cell(row.name, seed, row.label, row.paper, directory, train, self.evaluate, self.prepare)
+        label, paper = row.label or row.name, row.paper or row.name
+        return Cell(row.name, seed, label, paper, directory, train, self.evaluate, self.prepare)
 
 
 # The file
@@ -212,7 +228,7 @@ def _row(path: Path, name: str, given: _RowEntry, seeds: list[int], defaults: Ma
     settings = merged(TrainConfig, read_mapping(config), defaults, overrides)
     return Row(
         name=name,
-        label=given.label or name,
+        label=given.label,
         paper=given.paper or name,
         seeds=tuple(seeds),
         train=settings_of(TrainConfig, settings, where=f"{where} ({config})"),
@@ -233,11 +249,7 @@ def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
     if is_prepared(output):
         check_recipe(config)
         return
-    try:
-        lock = file_lock(output.with_name(f".{output.name}.lock"))
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror}). Give prepare another output.") from error
-    with lock:
+    with file_lock(output.with_name(f".{output.name}.lock")):
         if not is_prepared(output):
             say(f"preparing {config.source} in {output}")
         prepare(config)  # which opens what another process has made in the meantime

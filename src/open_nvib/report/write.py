@@ -8,7 +8,7 @@ from pathlib import Path
 from open_nvib.report import html
 from open_nvib.report.figures import style
 from open_nvib.report.pages import GENERATED, Report, experiment_report, run_report
-from open_nvib.report.results import Plan, Results, read_results
+from open_nvib.report.results import Results, read_results
 from open_nvib.store.cells import check_export, export_cells
 from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, write_text
@@ -53,7 +53,7 @@ def report_on(path: str | Path, *, output: str | Path | None = None, cells: str 
 
     experiment = load_experiment(path)
     name = name_of(experiment.evaluate.split, experiment.evaluate.scorer)
-    results = read_results(Plan.of(experiment), experiment.output if cells is None else cells, evaluation=name)
+    results = read_results(experiment, experiment.output if cells is None else cells, evaluation=name)
     return write_report(results, experiment.output / "report" if output is None else output)
 
 
