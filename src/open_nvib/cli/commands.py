@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from open_nvib import text
-from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
+from open_nvib.report.summary import number, summarise_evaluation, token_table
 from open_nvib.store.files import MANIFEST, InputError, find_damage, in_one_line, read_stored
 from open_nvib.store.runs import complete_replacement
 from open_nvib.store.settings import TrainConfig

@@ -64,6 +64,10 @@ class Measure:
             return mean
         return f"{mean} ± {write_number(self.scale * value.sd, decimals)}"
 
+    def write_one(self, value: float | None) -> str:
+        """Write the number of one evaluation; a dash for None."""
+        return self.write(None if value is None else MeanAndDeviation(value, None, 1))
+
 
 def read_at(path: str) -> Read:
     """Read the number at a path of attributes and keys of an evaluation, such as "number.long.fewest.bleu"."""
@@ -117,6 +121,7 @@ TEXT_EXACT = _percent("text exact (%)", "trained_on.text_exact", direction="↑"
 PERPLEXITY = Measure("PPL", read_at("trained_on.perplexity"), decimals=None, direction="↓", paper="perplexity")
 FORWARD = replace(_of_samples("F-PPL", "forward_perplexity"), direction="↓", paper="forward")
 REVERSE = replace(_of_samples("R-PPL", "reverse_perplexity"), direction="↓", paper="reverse")
+JUDGED = _of_samples("perplexity by word under the judge", "word_perplexity")
 MAIN = (KEPT, BLEU, EXACT, TEXT_EXACT, PERPLEXITY, FORWARD, REVERSE)
 SAMPLES = (
     *(_of_samples(f"distinct-{n} (%)", f"distinct.{n}", 1, 100) for n in range(1, 5)),
