@@ -238,42 +238,25 @@ def _row(path: Path, name: str, given: _RowEntry, seeds: list[int], defaults: Ma
 # The data
 
 
-def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
-    """Prepare the data once, however many cells need it at the same time. Data of another recipe is an InputError."""
-    if config is None:
-        return
+def check_recipe(config: PrepareConfig) -> bool:
+    """Tell whether the data is there; an InputError if it was made by another recipe."""
     from open_nvib.text.data.prepare import prepare
     from open_nvib.text.data.prepared import is_prepared
 
-    output = Path(config.output).expanduser()
-    if is_prepared(output):
-        check_recipe(config)
+    there = is_prepared(Path(config.output).expanduser())
+    if there:
+        prepare(config)
+    return there
+
+
+def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
+    """Prepare the data once, however many cells need it at the same time. Data of another recipe is an InputError."""
+    if config is None or check_recipe(config):
         return
+    from open_nvib.text.data.prepare import prepare
+
+    output = Path(config.output).expanduser()
     with file_lock(output.with_name(f".{output.name}.lock")):
-        if not is_prepared(output):
+        if not check_recipe(config):  # another process may have made it in the meantime
             say(f"preparing {config.source} in {output}")
-        prepare(config)  # which opens what another process has made in the meantime
-
-
-def check_recipe(config: PrepareConfig | None) -> None:
-    """Raise an InputError if the data exists and was made by another recipe."""
-    if config is None:
-        return
-    from open_nvib.text.data.prepare import make_recipe
-    from open_nvib.text.data.prepared import is_prepared, load_prepared
-    from open_nvib.text.data.sources import Source, open_source
-
-    output = Path(config.output).expanduser()
-    if not is_prepared(output):
-        return
-    known = load_prepared(output).recipe
-    try:
-        source = open_source(config)
-    except InputError:  # prepared data can be used without its source, of which the name alone is then compared
-        source = Source({**known.source, "source": Path(config.source).name}, [])
-    different = known.differences(make_recipe(config, source))
-    if different:
-        raise InputError(
-            f"{output}: holds data of another recipe ({'; '.join(different)}) than that of prepare. Give prepare "
-            f"another output, or make the data anew with `nvib prepare --overwrite`."
-        )
+            prepare(config)

@@ -36,7 +36,8 @@ def run_experiment(
         retry_failed: try cells again that failed before.
         say: takes a line of progress.
     """
-    check_recipe(experiment.prepare)
+    if experiment.prepare is not None:
+        check_recipe(experiment.prepare)
     outcomes, waiting = _partition(cells, overwrite=overwrite, retry_failed=retry_failed)
     if not waiting:
         return outcomes

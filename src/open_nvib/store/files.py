@@ -174,11 +174,8 @@ def is_running(pid: int) -> bool:
 
 def digest_of_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    hashed = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(2**20):
-            hashed.update(block)
-    return hashed.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest(value: Any) -> str:
