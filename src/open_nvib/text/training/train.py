@@ -227,12 +227,8 @@ def save_model(run: Path, model: TextAutoencoder, tokenizer: PreTrainedTokenizer
 
 
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
-    """Check that the data fits the settings before anything is written. Warn if the training ends before a ramp."""
-    histogram = prepared.length_histogram(config.partition)
-    longest, sentences = len(histogram) - 1, int(histogram.sum())
-    if config.model.pretrained is None:
-        _check_longest(longest, config.model.max_positions, prepared, "Raise --model.max_positions.")
-    optimiser = config.optimiser
+    """Check that the data fits the settings before anything is written."""
+    sentences, optimiser = int(prepared.length_histogram(config.partition).sum()), config.optimiser
     steps = optimiser.steps_for(sentences, processes)
     if optimiser.schedule == "warmup_stable_decay" and optimiser.warmup_steps > steps:
         raise InputError(
@@ -244,18 +240,6 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
         raise InputError(
             f"{prepared.path}: {sentences} sentences to train on are not one batch of {batch} (batch_size × accumulate "
             f"× processes). Lower --optimiser.batch_size."
-        )
-    if unfinished := config.unfinished_ramps(steps):
-        ramps = f"{'; '.join(unfinished)}, after the {steps} steps of this training"
-        _say(f"nvib: warning: {ramps}. Shorten the ramps, or train longer.")
-
-
-def _check_longest(longest: int, positions: int, prepared: Prepared, fix: str) -> None:
-    """Raise an InputError if the longest sentence has more tokens than the model has positions."""
-    if longest + 1 > positions:
-        raise InputError(
-            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
-            f"{positions} in all. {fix}"
         )
 
 
@@ -288,10 +272,14 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         options |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         options["decoder_start_token_id"] = tokenizer.bos_token_id
     else:
-        options |= options_of(source)
-        longest = len(prepared.length_histogram(config.partition)) - 1
-        _check_longest(longest, options["max_positions"], prepared, "Prepare shorter sentences by --partitions.")
-        options["vocab_size"] = max(len(tokenizer), source.config.vocab_size)
+        options |= options_of(source) | {"vocab_size": max(len(tokenizer), source.config.vocab_size)}
+    longest, positions = len(prepared.length_histogram(config.partition)) - 1, options["max_positions"]
+    if longest + 1 > positions:
+        fix = "Raise --model.max_positions" if source is None else "Prepare shorter sentences by --partitions"
+        raise InputError(
+            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
+            f"{positions} in all. {fix}."
+        )
     settings = TextAutoencoderConfig(**options)
     _check_memory(settings)
     model = TextAutoencoder(settings)
@@ -352,6 +340,9 @@ def make_trainer(
     validation = list(prepared.split(config.partition, "validation")["input_ids"])
     validation = validation[: config.watch.evaluate_sentences or None]
     arguments = training_arguments(config, directory, len(sentences), device)
+    if unfinished := config.unfinished_ramps(arguments.max_steps):
+        ramps = f"{'; '.join(unfinished)}, after the {arguments.max_steps} steps of this training"
+        _say(f"nvib: warning: {ramps}. Shorten the ramps, or train longer.")
     terminal = sys.stderr.isatty()
     trainer = AutoencoderTrainer(
         model,
