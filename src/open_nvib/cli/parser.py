@@ -13,7 +13,6 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import yaml
@@ -266,7 +265,7 @@ def _argument(kind: Any, name: str, value: Any) -> Any:
 def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any:
     """Build a dataclass from files and from the options that are its own."""
     own = {field.name for field in fields(kind)}
-    from_files = yaml_file.merged(kind, *(yaml_file.read_mapping(find_config(file)) for file in files))
+    from_files = yaml_file.merged(kind, *(yaml_file.read_mapping(yaml_file.find_config(file)) for file in files))
     values = yaml_file.merged(kind, from_files)
     for path, value in getattr(given, "settings", ()):
         if path[0] in own:
@@ -281,12 +280,3 @@ def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any
         if files:  # name the last one, if the mistake is in a file
             yaml_file.settings_of(kind, from_files, where=files[-1])
         raise
-
-
-def find_config(name: str) -> Path:
-    """Find the file of --config: `configs/small/nvae.yaml` comes with the package, if there is no such file."""
-    path = Path(name).expanduser()
-    packaged = None if os.path.exists(path) else yaml_file.packaged_config(name)
-    if packaged is None and not os.path.isfile(path):
-        raise InputError(f"--config: {name!r} is not a file. Give a YAML file.")
-    return packaged or path

@@ -20,7 +20,7 @@ from open_nvib.store.files import InputError, obstacle_to_writing
 from open_nvib.store.runs import claim_directory
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import PARTS, DemoConfig, paper_partitions
-from open_nvib.store.yaml_file import packaged_config, read_mapping, settings_of
+from open_nvib.store.yaml_file import find_config, read_mapping, settings_of
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.data.prepared import is_prepared
 from open_nvib.text.training.train import train
@@ -143,9 +143,7 @@ def _check_directory(directory: Path) -> None:
 
 def _training(config: DemoConfig, prepared: Prepared) -> TrainConfig:
     """The small configuration, and a batch that a small text can fill."""
-    file = packaged_config(CONFIG)
-    assert file is not None, "it comes with the package"
-    settings = settings_of(TrainConfig, read_mapping(file), where=str(file))
+    settings = settings_of(TrainConfig, read_mapping(find_config(CONFIG)), where=CONFIG)
     partition = next(iter(prepared.partitions))
     sentences = int(prepared.length_histogram(partition).sum())
     optimiser = replace(settings.optimiser, batch_size=min(settings.optimiser.batch_size, sentences))

@@ -11,7 +11,7 @@ from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, file_lock
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
-from open_nvib.store.yaml_file import merged, read_mapping, settings_of, shown
+from open_nvib.store.yaml_file import find_config, merged, read_mapping, settings_of, shown
 
 Say = Callable[[str], None]
 """Takes a line of progress."""
@@ -212,13 +212,7 @@ def _row(path: Path, name: str, given: _RowEntry, seeds: list[int], defaults: Ma
     where = f"{path}: row {name!r}"
     if not ROW_NAME.fullmatch(name):
         raise InputError(f"{where}: names a folder, expected letters, digits and . _ + - only. Choose another name.")
-    folders = (Path(), path.parent, path.parent.parent)
-    config = next((folder / given.config for folder in folders if (folder / given.config).is_file()), None)
-    if config is None:
-        raise InputError(
-            f"{where}: no configuration {given.config!r} in the working directory, in {path.parent} or one folder up. "
-            f"Give the YAML file of a configuration."
-        )
+    config = find_config(given.config, path.parent, path.parent.parent, where=where)
     overrides = given.overrides or {}
     if "seed" in {**defaults, **overrides}:
         raise InputError(f"{where}: seed is set as a default or an override. Give seeds: [0] to the row instead.")
