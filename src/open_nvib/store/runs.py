@@ -129,19 +129,15 @@ def read_numbers(run: Path) -> Numbers | None:
 class LogEntry:
     """A line of the log: numbers by name, those of an evaluation on validation data as `eval_…`.
 
-    Attributes:
-        time: when it was written, in seconds since 1970.
-        elapsed: seconds of training until then; of an interrupted run, those until the checkpoint are included.
+    `time` is when it was written, in seconds since 1970, and `elapsed` the seconds of training until then; of an
+    interrupted run, those until the checkpoint are included.
     """
 
     step: int
     values: dict[str, float]
-    time: float | None = field(default=None, compare=False)
-    elapsed: float | None = field(default=None, compare=False)
 
     def line(self) -> str:
-        when = {"time": self.time, "elapsed": self.elapsed}
-        return json.dumps({"step": self.step, **self.values, **{k: v for k, v in when.items() if v is not None}}) + "\n"
+        return json.dumps({"step": self.step, **self.values}) + "\n"
 
 
 def append_log(run: Path, entry: LogEntry) -> None:
@@ -163,9 +159,8 @@ def read_log(run: Path) -> list[LogEntry]:
         except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and type(step := values.pop("step", None)) is int:
-            numbers: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-            when = {name: numbers.pop(name, None) for name in ("time", "elapsed")}
-            entries.append(LogEntry(step, numbers, **when))
+            numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+            entries.append(LogEntry(step, numbers))
     return entries
 
 
