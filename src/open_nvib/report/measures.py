@@ -18,16 +18,14 @@ class MeanAndDeviation:
     """The mean over seeds and the sample standard deviation (n − 1), which one seed does not have."""
 
     mean: float
-    sd: float | None
-    count: int
+    sd: float | None = None
 
 
 def mean_and_deviation(values: Sequence[float]) -> MeanAndDeviation | None:
     """Compute both; None where nothing was measured."""
     if not values:
         return None
-    sd = statistics.stdev(values) if len(values) > 1 else None
-    return MeanAndDeviation(statistics.fmean(values), sd, len(values))
+    return MeanAndDeviation(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -66,7 +64,7 @@ class Measure:
 
     def write_one(self, value: float | None) -> str:
         """Write the number of one evaluation; a dash for None."""
-        return self.write(None if value is None else MeanAndDeviation(value, None, 1))
+        return self.write(None if value is None else MeanAndDeviation(value))
 
 
 def read_at(path: str) -> Read:

@@ -41,8 +41,7 @@ class PaperRow:
 
 
 def _row(model: str, settings: str, kept: float, *printed: tuple[float, float]) -> PaperRow:
-    measured = [MeanAndDeviation(mean, sd, 5) for mean, sd in printed]
-    return PaperRow(model, settings, MeanAndDeviation(kept, None, 5), *measured)
+    return PaperRow(model, settings, MeanAndDeviation(kept), *(MeanAndDeviation(mean, sd) for mean, sd in printed))
 
 
 _WEAK = "λ′_G=0.0001"
