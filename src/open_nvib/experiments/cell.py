@@ -192,13 +192,8 @@ def settings_conflict(cell: Cell, state: CellState | None) -> str | None:
 
 
 def make_directory(cell: Cell) -> None:
-    """Make the cell's directory. Anything else in the place of its files is left alone, and is an InputError."""
-    try:
-        cell.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{cell.directory}: cannot be written ({error.strerror}). Move away what is there, or give another output."
-        ) from error
+    """Make the cell's directory. Anything else in the place of its files is left alone, and is an error."""
+    cell.directory.mkdir(parents=True, exist_ok=True)
     for file in (cell.state_file, cell.result_file, cell.log_file, cell.failure_file):
         if file.is_dir():
             raise InputError(f"{file}: is a directory, expected a file. Move it away, or give another output.")

@@ -90,12 +90,8 @@ def run_page(run: str | Path) -> str:
 
 def check_output(output: Path, figures: Iterable[Path] = ()) -> None:
     """Raise an InputError if a file that would be written exists and was not written by a report."""
-    try:
-        there = output.exists()
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror}). Give another --output.") from error
     for path in (output, output / FIGURES):
-        if there and path.exists() and not path.is_dir():
+        if path.exists() and not path.is_dir():
             raise InputError(f"{path}: is a file, expected a directory for the report. Give another --output.")
     for path in (output / PAGE, output / MARKDOWN, *figures):
         if path.exists() and not _is_ours(path):
@@ -110,15 +106,12 @@ def _write(report: Report, output: Path) -> Path:
     texts = {output / FIGURES / f"{name}.svg": svg for name, svg in report.figures.items()}
     check_output(output, texts)
     texts |= {output / MARKDOWN: report.markdown, output / PAGE: html.to_page(report)}
-    try:
-        (output / FIGURES).mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            write_text(path, text)
-        for old in (output / FIGURES).glob("*.svg"):
-            if old not in texts and _is_ours(old):
-                old.unlink()  # of an earlier report; nothing links to it any more
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror or error}). Give another --output.") from error
+    (output / FIGURES).mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        write_text(path, text)
+    for old in (output / FIGURES).glob("*.svg"):
+        if old not in texts and _is_ours(old):
+            old.unlink()  # of an earlier report; nothing links to it any more
     return output / PAGE
 
 
