@@ -131,7 +131,7 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             device = "cuda" if torch.cuda.is_available() else None  # where it was trained
             evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
             progress.begin(None)
-            evaluations = {**read_metrics(cell.run).evaluations, cell.evaluation: evaluation}
+            evaluations = {**read_metrics(cell.run).evaluations, cell.evaluate.name: evaluation}
             trained, seconds = TrainingResult.of(cell.run), progress.state.seconds
             write_result(cell, CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds))
             cell.failure_file.unlink(missing_ok=True)
@@ -160,7 +160,7 @@ def read_result(cell: Cell) -> CellResult | None:
         result = read_cell(cell.result_file)
     except InputError:
         return None
-    ours = (result.row, result.seed) == (cell.row, cell.seed) and cell.evaluation in result.evaluations
+    ours = (result.row, result.seed) == (cell.row, cell.seed) and cell.evaluate.name in result.evaluations
     return result if ours else None
 
 

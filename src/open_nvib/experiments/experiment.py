@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from open_nvib.store.cells import CellSettings
-from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, file_lock
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
@@ -58,11 +57,6 @@ class Cell:
     @property
     def failure_file(self) -> Path:
         return self.directory / "failure.log"
-
-    @property
-    def evaluation(self) -> str:
-        """Name of the evaluation in the result."""
-        return name_of(self.evaluate.split, self.evaluate.scorer)
 
     @property
     def settings(self) -> CellSettings:

@@ -11,7 +11,7 @@ from pathlib import Path
 from open_nvib.experiments.experiment import Plan, RowPlan
 from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Measure, Read, mean_and_deviation
 from open_nvib.store.cells import CellResult, read_cells
-from open_nvib.store.evaluations import COPYING, DEFAULT_NAME, Evaluation, is_causal, name_of, split_name
+from open_nvib.store.evaluations import COPYING, DEFAULT_NAME, Evaluation, is_causal, split_name
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import Schedule, TrainConfig
 
@@ -194,7 +194,7 @@ class Results:
 
     def copying(self) -> "Results | None":
         """The same cells under the sentence-copying scorer; None if this is it already or no cell has it."""
-        name = name_of(self.split, COPYING)
+        name = f"{self.split}-{COPYING}"
         if name == self.evaluation or not any(name in cell.evaluations for cell in self.cells):
             return None
         rows = tuple(RowResults(row.plan, row.cells, name) for row in self.rows)

@@ -10,7 +10,6 @@ from open_nvib.report.figures import style
 from open_nvib.report.pages import GENERATED, Report, experiment_report, run_report
 from open_nvib.report.results import Results, read_results
 from open_nvib.store.cells import check_export, export_cells
-from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, write_text
 from open_nvib.store.runs import complete_replacement, is_run
 
@@ -52,8 +51,8 @@ def report_on(path: str | Path, *, output: str | Path | None = None, cells: str 
     from open_nvib.experiments.experiment import load_experiment
 
     experiment = load_experiment(path)
-    name = name_of(experiment.evaluate.split, experiment.evaluate.scorer)
-    results = read_results(experiment, experiment.output if cells is None else cells, evaluation=name)
+    folder = experiment.output if cells is None else cells
+    results = read_results(experiment, folder, evaluation=experiment.evaluate.name)
     return write_report(results, experiment.output / "report" if output is None else output)
 
 
