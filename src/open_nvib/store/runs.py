@@ -159,7 +159,7 @@ def read_log(run: Path) -> list[LogEntry]:
         except (ValueError, RecursionError):
             continue
         if isinstance(values, dict) and type(step := values.pop("step", None)) is int:
-            numbers = {name: value for name, value in values.items() if isinstance(value, (int, float))}
+            numbers: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, (int, float))}
             entries.append(LogEntry(step, numbers))
     return entries
 
