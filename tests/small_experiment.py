@@ -48,7 +48,7 @@ def cell_of(experiment: Path, row: str, seed: int) -> Cell:
 def result_of(cell: Cell) -> CellResult:
     """A result of the cell in which nothing was measured."""
     evaluation = Evaluation(settings=cell.evaluate, config=cell.train, recipe=Recipe(source={}, config={}))
-    return CellResult(cell.row, cell.seed, {cell.evaluation: evaluation})
+    return CellResult(cell.row, cell.seed, {cell.evaluate.name: evaluation})
 
 
 def wait_for(condition: Callable[[], Any], *, seconds: float = 240) -> Any:

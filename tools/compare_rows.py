@@ -28,7 +28,7 @@ def reconstruct(cells: list[Cell]) -> Texts:
     found: Texts = {}
     for cell in cells:
         run, data = load_run(cell.run), load_prepared(cell.train.data)
-        for partition in read_cell(cell.result_file).evaluations[cell.evaluation].reconstruction or {}:
+        for partition in read_cell(cell.result_file).evaluations[cell.evaluate.name].reconstruction or {}:
             rows = map(list, data.split(partition, cell.evaluate.split)["input_ids"])
             texts = [text for text in rows if len(text) <= run.longest]
             texts = choose(texts, cell.evaluate.sentences, cell.evaluate.seed)

@@ -8,17 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from open_nvib.experiments.experiment import Experiment, load_experiment
-from open_nvib.report import Plan, read_results
+from open_nvib.report import read_results
 from open_nvib.report.figures.models import draw_vectors
-from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, write_text
 from tools.figures_of_docs.dial import draw_dial
 
 
 def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[str] = ()) -> list[Path]:
     """Write dial.svg, and lengths.svg of one row."""
-    name = name_of(experiment.evaluate.split, experiment.evaluate.scorer)
-    results = read_results(Plan.of(experiment), experiment.output, evaluation=name)
+    results = read_results(experiment, experiment.output, evaluation=experiment.evaluate.name)
     chosen = next((member for member in results.measured if member.name == row), None)
     if chosen is None:
         names = ", ".join(member.name for member in results.measured)

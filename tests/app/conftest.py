@@ -12,7 +12,7 @@ import pytest
 from open_nvib.app import make_app
 from open_nvib.app.page import serving
 from open_nvib.store.settings import ModelSettings, OptimiserSettings, Schedule, TrainConfig, WatchSettings
-from open_nvib.store.yaml_file import packaged_config, read_mapping, settings_of
+from open_nvib.store.yaml_file import find_config, read_mapping, settings_of
 from open_nvib.text.training.train import train
 from open_nvib.text.using.run import Run, load_run
 
@@ -28,9 +28,7 @@ def shortened(schedule: Schedule, steps: int) -> Schedule:
 
 def small_recipe(data: str) -> TrainConfig:
     """The shipped recipe with its own loss, in fewer steps and a smaller size."""
-    file = packaged_config(RECIPE)
-    assert file is not None
-    recipe = settings_of(TrainConfig, read_mapping(file), where=RECIPE)
+    recipe = settings_of(TrainConfig, read_mapping(find_config(RECIPE)), where=RECIPE)
     loss, steps = recipe.loss, recipe.optimiser.steps
     assert isinstance(loss.lambda_g, Schedule)
     assert isinstance(loss.alpha_contrast, Schedule)

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 from small_text import make_sentences
 
-from open_nvib.demo import DemoConfig, Terminal, demo
-from open_nvib.demo.demo import explain_numbers, mark_tokens
+from open_nvib.demo import DemoConfig, Terminal, demo, mark_tokens
+from open_nvib.report.summary import summarise_evaluation
 from open_nvib.store.evaluations import Evaluation, Generation, LatentDiagnosis, Reconstruction
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import TrainConfig
@@ -94,16 +94,17 @@ def test_numbers_are_told_as_they_are():
         },
         latent=LatentDiagnosis(kl_gaussian=812.4),
     )
-    told = explain_numbers(found)
-    assert told[0].startswith("BLEU 91.2, 70% exact (short);")
-    assert "lengths it never saw" in told[2]
+    told = summarise_evaluation(found).splitlines()
+    assert "(short, validation): BLEU 91.25" in told[0]
+    assert "(long, validation): BLEU 40.00" in told[2]
+    assert "exact 70.0%, kept 52.0%" in told[0]
     assert not any("PPL" in line for line in told)
-    assert told[-1].startswith("812 nats")
+    assert "L_G 812.4" in told[-1]
 
 
 def test_a_perplexity_that_is_not_finite_is_a_dash():
-    told = explain_numbers(evaluation(generation=Generation(samples=2, forward_perplexity=30.2)))
-    assert [line.partition(":")[0] for line in told] == ["F-PPL 30 (real text -)", "R-PPL - (real text -)"]
+    told = summarise_evaluation(evaluation(generation=Generation(samples=2, forward_perplexity=30.2)))
+    assert told.startswith("2 samples: F-PPL 30.20 (real text –), R-PPL – (real text –)")
 
 
 def test_a_report_of_ones_own_is_found_before_the_work(small, tmp_path):

@@ -7,10 +7,10 @@ import pytest
 import sacrebleu
 
 from open_nvib.cli import main
-from open_nvib.cli.output import summarise_evaluation
 from open_nvib.evaluation import EvaluateConfig, evaluate, reconstruction
 from open_nvib.evaluation.reconstruction import by_length, kept_by_kind, kept_share, kind_of_token, vectors_kept
 from open_nvib.evaluation.references import choose
+from open_nvib.report.summary import summarise_evaluation
 from open_nvib.store.evaluations import KeptAtLength
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.decoding import evaluate_losses, score_reconstruction

@@ -37,7 +37,7 @@ def put_file(cell) -> None:
 
 
 BAD = {
-    "directory": (put_file, "seed-0: "),
+    "directory": (put_file, "seed-0'"),
     "state": (put("cell.json", "mine"), "cell.json: "),
     "result": (put("result.json", "mine"), "result.json: "),
     "log": (put("log.txt", "mine"), "log.txt: "),

@@ -38,7 +38,7 @@ def test_rows_are_compared_on_the_sentences_that_were_measured(experiment):
     assert compare(some, reconstruct(loaded.cells(["none"], [1])))["short"]["seeds"].keys() == {"1"}
     compared = compare(some, none)["short"]
     bleu = {
-        (cell.row, cell.seed): asdict(read_cell(cell.result_file))["evaluations"][cell.evaluation]["reconstruction"][
+        (cell.row, cell.seed): asdict(read_cell(cell.result_file))["evaluations"][cell.evaluate.name]["reconstruction"][
             "short"
         ]["bleu"]
         for cell in loaded.cells()

@@ -244,7 +244,7 @@ def test_an_output_that_is_a_file_and_an_experiment_without_cells(results, tmp_p
     with pytest.raises(InputError, match="cells"):
         write_report(results, tmp_path / "half")
     assert [path.name for path in (tmp_path / "half").iterdir()] == ["cells"]
-    with pytest.raises(InputError, match="xxx"):
+    with pytest.raises(OSError, match="xxx"):
         write_report(results, tmp_path / ("x" * 300))
     empty = type(results)(results.plan, "test-causal", ())
     with pytest.raises(InputError, match="test-causal"):

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from open_nvib import text
-from open_nvib.cli.output import number, summarise_evaluation, token_table
 from open_nvib.cli.parser import Group
 from open_nvib.store.files import MANIFEST, InputError, find_damage, in_one_line, read_stored
 from open_nvib.store.runs import complete_replacement
@@ -85,7 +84,7 @@ def train(config: TrainConfig, *, output: str, overwrite: bool = False, device: 
     """
     metrics = text.train(config, output, overwrite=overwrite, device=device)
     if os.environ.get("RANK", "0") == "0":  # under torchrun, one process speaks
-        print(" ".join(f"{name}={number(value, '.4g')}" for name, value in sorted(metrics.items())))
+        print(" ".join(f"{name}={'-' if value is None else f'{value:.4g}'}" for name, value in sorted(metrics.items())))
 
 
 def check(path: str) -> None:
@@ -206,6 +205,8 @@ def inspect(
         json: print JSON, one object on each line
         plot: also draw a picture to this file (.png, .svg)
     """
+    from open_nvib.report.summary import token_table
+
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
     reports = opened.inspect(_usable(opened, given, file), **number.options())
@@ -267,6 +268,7 @@ def evaluate(
         _score_lines(text.load_run(run, device=device), lines, file)
         return
     from open_nvib import evaluation
+    from open_nvib.report.summary import summarise_evaluation
 
     found = evaluation.evaluate(run, config, data=data, device=device)
     print(summarise_evaluation(replace(found, **{part: None for part in PARTS if part not in config.measure})))

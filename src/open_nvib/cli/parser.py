@@ -13,24 +13,14 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
 
 import yaml
 from docstring_parser import parse as parse_docstring
 
 from open_nvib._deprecation import REMOVAL
+from open_nvib.store import yaml_file
 from open_nvib.store.files import InputError, OutsideTraining, as_builtins, disk_trouble, in_one_line
-from open_nvib.store.yaml_file import (
-    SettingError,
-    convert,
-    load_yaml,
-    merged,
-    packaged_config,
-    read_mapping,
-    settings_of,
-    suggestion,
-)
 
 RENAMED_OPTIONS = {"--needed": "--vectors fewest", "--decided": "--vectors auto"}
 """Old options that still work, and what replaces each."""
@@ -63,8 +53,7 @@ class OneLineParser(argparse.ArgumentParser):
 def stop(message: str) -> NoReturn:
     """Print one line on standard error, and exit with 2; under torchrun, the first process alone prints."""
     if os.environ.get("RANK", "0") == "0":
-        line = " ".join(message.split())
-        print(f"nvib: {line if len(line) <= 1000 else line[:1000] + '…'}", file=sys.stderr)
+        print(f"nvib: {in_one_line(message, longest=1000)}", file=sys.stderr)
     raise SystemExit(2)
 
 
@@ -216,7 +205,7 @@ def _read(kind: Any, text: str) -> Any:
     if kind is str or (kind == str | None and text not in ("null", "~")):
         return text
     try:
-        return load_yaml(text)
+        return yaml_file.load_yaml(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} {error}") from error
 
@@ -242,7 +231,7 @@ def parse(command: Command, arguments: list[str]) -> tuple[Callable[..., None], 
         option = unknown[0].partition("=")[0]
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
         known = [text for action in shown for text in action.option_strings]
-        stop(f"unknown argument {option!r}{suggestion(option, known)}")
+        stop(f"unknown argument {option!r}{yaml_file.suggestion(option, known)}")
     assert not isinstance(command, Group)
     return command, given
 
@@ -269,15 +258,15 @@ def call(command: Callable[..., None], given: argparse.Namespace) -> None:
 
 def _argument(kind: Any, name: str, value: Any) -> Any:
     if get_origin(kind) is Sequence:
-        return [convert(get_args(kind)[0], each, (f"--{name}",)) for each in value]
-    return value if kind in (str, bool) or value is None else convert(kind, value, (f"--{name}",))
+        return [yaml_file.convert(get_args(kind)[0], each, (f"--{name}",)) for each in value]
+    return value if kind in (str, bool) or value is None else yaml_file.convert(kind, value, (f"--{name}",))
 
 
 def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any:
     """Build a dataclass from files and from the options that are its own."""
     own = {field.name for field in fields(kind)}
-    from_files = merged(kind, *(read_mapping(find_config(file)) for file in files))
-    values = merged(kind, from_files)
+    from_files = yaml_file.merged(kind, *(yaml_file.read_mapping(yaml_file.find_config(file)) for file in files))
+    values = yaml_file.merged(kind, from_files)
     for path, value in getattr(given, "settings", ()):
         if path[0] in own:
             inside = values
@@ -286,17 +275,8 @@ def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any
                 inside = inside[name]
             inside[path[-1]] = value
     try:
-        return convert(kind, values)
-    except SettingError:
+        return yaml_file.convert(kind, values)
+    except yaml_file.SettingError:
         if files:  # name the last one, if the mistake is in a file
-            settings_of(kind, from_files, where=files[-1])
+            yaml_file.settings_of(kind, from_files, where=files[-1])
         raise
-
-
-def find_config(name: str) -> Path:
-    """Find the file of --config: `configs/small/nvae.yaml` comes with the package, if there is no such file."""
-    path = Path(name).expanduser()
-    packaged = None if os.path.exists(path) else packaged_config(name)
-    if packaged is None and not os.path.isfile(path):
-        raise InputError(f"--config: {name!r} is not a file. Give a YAML file.")
-    return packaged or path

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 
 from open_nvib.experiments.experiment import Cell, Say, prepare_if_missing
 from open_nvib.store.cells import CellResult, CellState, Phase, TrainingResult, read_cell
-from open_nvib.store.files import InputError, is_running, read_record, write_json
+from open_nvib.store.files import InputError, in_one_line, is_running, read_record, write_json
 from open_nvib.store.runs import is_run, read_config, read_metrics
 from open_nvib.store.settings import differences
 
@@ -28,8 +28,6 @@ STALE_SECONDS = 60.0
 """Without a sign of life, after which a running cell counts as interrupted."""
 LOCK_RETRY_SECONDS = 0.5
 """Between two attempts to lock a cell that another process holds."""
-MAX_REASON_LENGTH = 400
-"""Characters."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +35,6 @@ class Outcome:
     """The outcome of a cell.
 
     Args:
-        cell: the cell.
         state: done; kept, which was done before; failed; or busy, which another process runs.
         reason: why it failed, or which process runs it.
         result: the result, if it is done or kept.
@@ -51,11 +48,6 @@ class Outcome:
     result: CellResult | None = None
     record: CellState | None = None
     failure: str = ""
-
-    @staticmethod
-    def of_error(cell: Cell, error: BaseException) -> "Outcome":
-        """Make the outcome of a cell that could not be run."""
-        return Outcome(cell, "failed", reason_of(error))
 
     def write_files(self) -> None:
         """Write the files of the cell that a worker wrote, if the worker does not share this file system."""
@@ -74,7 +66,6 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
     not an exception.
 
     Args:
-        cell: the cell.
         say: takes a line of progress.
         overwrite: replace what was done with other settings, which fails otherwise.
         wait_seconds: how long to wait for another process that holds the cell.
@@ -92,7 +83,7 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
                 return Outcome(cell, "kept", result=result)
             return _train_and_evaluate(cell, known, say, overwrite=overwrite)
     except (InputError, OSError) as error:  # of the cell's own files; other errors are in its state
-        return Outcome.of_error(cell, error)
+        return Outcome(cell, "failed", reason_of(error))
 
 
 @contextmanager
@@ -140,7 +131,7 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             device = "cuda" if torch.cuda.is_available() else None  # where it was trained
             evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
             progress.begin(None)
-            evaluations = {**read_metrics(cell.run).evaluations, cell.evaluation: evaluation}
+            evaluations = {**read_metrics(cell.run).evaluations, cell.evaluate.name: evaluation}
             trained, seconds = TrainingResult.of(cell.run), progress.state.seconds
             write_result(cell, CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds))
             cell.failure_file.unlink(missing_ok=True)
@@ -169,7 +160,7 @@ def read_result(cell: Cell) -> CellResult | None:
         result = read_cell(cell.result_file)
     except InputError:
         return None
-    ours = (result.row, result.seed) == (cell.row, cell.seed) and cell.evaluation in result.evaluations
+    ours = (result.row, result.seed) == (cell.row, cell.seed) and cell.evaluate.name in result.evaluations
     return result if ours else None
 
 
@@ -201,13 +192,8 @@ def settings_conflict(cell: Cell, state: CellState | None) -> str | None:
 
 
 def make_directory(cell: Cell) -> None:
-    """Make the cell's directory. Anything else in the place of its files is left alone, and is an InputError."""
-    try:
-        cell.directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"{cell.directory}: cannot be written ({error.strerror}). Move away what is there, or give another output."
-        ) from error
+    """Make the cell's directory. Anything else in the place of its files is left alone, and is an error."""
+    cell.directory.mkdir(parents=True, exist_ok=True)
     for file in (cell.state_file, cell.result_file, cell.log_file, cell.failure_file):
         if file.is_dir():
             raise InputError(f"{file}: is a directory, expected a file. Move it away, or give another output.")
@@ -245,9 +231,8 @@ def write_failure(cell: Cell, text: str) -> None:
 
 def reason_of(error: BaseException) -> str:
     """Describe an exception in one line."""
-    text = " ".join(str(error).split())
-    text = text if isinstance(error, InputError) else f"{type(error).__name__}: {text}".removesuffix(": ")
-    return text if len(text) <= MAX_REASON_LENGTH else f"{text[:MAX_REASON_LENGTH]}…"
+    text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}".removesuffix(": ")
+    return in_one_line(text, longest=400)
 
 
 class _Progress:

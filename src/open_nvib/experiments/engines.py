@@ -18,14 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Protocol, runtime_checkable
 
-from open_nvib.experiments.cell import (
-    STALE_SECONDS,
-    Outcome,
-    make_directory,
-    reason_of,
-    record_lost_process,
-    run_cell,
-)
+from open_nvib.experiments.cell import STALE_SECONDS, Outcome, make_directory, reason_of, record_lost_process, run_cell
 from open_nvib.experiments.experiment import Cell, Say
 from open_nvib.store.files import InputError, in_one_line
 
@@ -75,7 +68,7 @@ def run_with_log(
         with cell.log_file.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
             return run_cell(cell, say=print, overwrite=overwrite, wait_seconds=wait_seconds)
     except (InputError, OSError) as error:
-        return Outcome.of_error(cell, error)
+        return Outcome(cell, "failed", reason_of(error))
 
 
 class Processes:
@@ -112,7 +105,7 @@ class Processes:
                     receiver, child = _start(cell, options)
                     running[receiver] = cell, child
                 except (InputError, OSError) as error:
-                    yield Outcome.of_error(cell, error)
+                    yield Outcome(cell, "failed", reason_of(error))
         finally:
             for _, child in running.values():
                 child.terminate()
@@ -213,7 +206,7 @@ class Ray:
                 except ray.exceptions.RayError as error:
                     outcome = record_lost_process(cell, reason_of(error))
                 except OSError as error:
-                    outcome = Outcome.of_error(cell, error)
+                    outcome = Outcome(cell, "failed", reason_of(error))
                 yield outcome
         finally:
             if started_here:

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from open_nvib.store.cells import CellSettings
-from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, file_lock
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
-from open_nvib.store.yaml_file import merged, read_mapping, settings_of, shown
+from open_nvib.store.yaml_file import find_config, merged, read_mapping, settings_of, shown
 
 Say = Callable[[str], None]
 """Takes a line of progress."""
@@ -21,17 +20,9 @@ ROW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
 @dataclass(frozen=True)
 class Cell:
-    """One row with one seed: what is trained and measured, and where it is kept.
+    """One row with one seed: what is trained and measured, and the directory that holds everything of it.
 
-    Args:
-        row: name of the row.
-        seed: of the training.
-        label: what a report calls the row.
-        paper: the row of the paper's table to print beside it, if the paper has it.
-        directory: holds everything of the cell.
-        train: the training.
-        evaluate: what to measure.
-        prepare: how the data is made where it is missing; None if it is made by other means.
+    `label`, `paper` and `prepare` are those of the row and of the experiment.
     """
 
     row: str
@@ -68,49 +59,67 @@ class Cell:
         return self.directory / "failure.log"
 
     @property
-    def evaluation(self) -> str:
-        """Name of the evaluation in the result."""
-        return name_of(self.evaluate.split, self.evaluate.scorer)
-
-    @property
     def settings(self) -> CellSettings:
         return CellSettings(self.train, self.evaluate)
 
 
 @dataclass(frozen=True)
-class Row:
-    """A configuration and the seeds it is run with; the seed of `train` is not one of them."""
+class RowPlan:
+    """A row, as far as a report needs to know it.
+
+    Args:
+        name: of the row, as in the results.
+        seeds: those that the experiment asks for.
+        label: such as "NVAE λ′_G=0.01"; taken from the configuration if not given or equal to the name.
+        paper: the row of the paper's table to print beside it, if the paper has one of that name.
+    """
 
     name: str
-    label: str
-    paper: str
     seeds: tuple[int, ...]
-    train: TrainConfig
+    label: str | None = None
+    paper: str | None = None
 
 
 @dataclass(frozen=True)
-class Experiment:
+class Plan:
+    """The part of an experiment that a report needs.
+
+    Args:
+        name: a short name.
+        title: of the page.
+        scale: a word for how large models and data are, such as "small"; may be empty.
+        rows: in the order of the table.
+    """
+
+    name: str
+    title: str
+    scale: str
+    rows: tuple[RowPlan, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row(RowPlan):
+    """A row with its configuration; the seed of `train` is not one of its seeds."""
+
+    train: TrainConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment(Plan):
     """Rows × seeds, and what to measure.
 
     Args:
         path: the file it was read from.
-        name: a short name.
-        title: what a report calls it.
-        scale: a word that a report puts beside its numbers, such as small or paper.
         output: the directory of all cells.
-        prepare: how the data is made where it is missing.
+        prepare: how the data is made where it is missing; None if it is made by other means.
         evaluate: what to measure.
-        rows: the rows, in the order of the file.
     """
 
+    rows: tuple[Row, ...]
     path: Path
-    name: str
-    title: str
-    scale: str
     output: Path
     prepare: PrepareConfig | None
     evaluate: EvaluateConfig
-    rows: tuple[Row, ...]
 
     def cells(self, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> list[Cell]:
         """Select the cells of these rows and seeds; of all rows or seeds if none are given.
@@ -137,7 +146,8 @@ class Experiment:
 
     def _cell(self, row: Row, seed: int) -> Cell:
         directory, train = self.output / row.name / f"seed-{seed}", replace(row.train, seed=seed)
-        return Cell(row.name, seed, row.label, row.paper, directory, train, self.evaluate, self.prepare)
+        label, paper = row.label or row.name, row.paper or row.name
+        return Cell(row.name, seed, label, paper, directory, train, self.evaluate, self.prepare)
 
 
 # The file
@@ -196,13 +206,7 @@ def _row(path: Path, name: str, given: _RowEntry, seeds: list[int], defaults: Ma
     where = f"{path}: row {name!r}"
     if not ROW_NAME.fullmatch(name):
         raise InputError(f"{where}: names a folder, expected letters, digits and . _ + - only. Choose another name.")
-    folders = (Path(), path.parent, path.parent.parent)
-    config = next((folder / given.config for folder in folders if (folder / given.config).is_file()), None)
-    if config is None:
-        raise InputError(
-            f"{where}: no configuration {given.config!r} in the working directory, in {path.parent} or one folder up. "
-            f"Give the YAML file of a configuration."
-        )
+    config = find_config(given.config, path.parent, path.parent.parent, where=where)
     overrides = given.overrides or {}
     if "seed" in {**defaults, **overrides}:
         raise InputError(f"{where}: seed is set as a default or an override. Give seeds: [0] to the row instead.")
@@ -212,7 +216,7 @@ def _row(path: Path, name: str, given: _RowEntry, seeds: list[int], defaults: Ma
     settings = merged(TrainConfig, read_mapping(config), defaults, overrides)
     return Row(
         name=name,
-        label=given.label or name,
+        label=given.label,
         paper=given.paper or name,
         seeds=tuple(seeds),
         train=settings_of(TrainConfig, settings, where=f"{where} ({config})"),
@@ -222,46 +226,25 @@ def _row(path: Path, name: str, given: _RowEntry, seeds: list[int], defaults: Ma
 # The data
 
 
-def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
-    """Prepare the data once, however many cells need it at the same time. Data of another recipe is an InputError."""
-    if config is None:
-        return
+def check_recipe(config: PrepareConfig) -> bool:
+    """Tell whether the data is there; an InputError if it was made by another recipe."""
     from open_nvib.text.data.prepare import prepare
     from open_nvib.text.data.prepared import is_prepared
 
-    output = Path(config.output).expanduser()
-    if is_prepared(output):
-        check_recipe(config)
+    there = is_prepared(Path(config.output).expanduser())
+    if there:
+        prepare(config)
+    return there
+
+
+def prepare_if_missing(config: PrepareConfig | None, say: Say) -> None:
+    """Prepare the data once, however many cells need it at the same time. Data of another recipe is an InputError."""
+    if config is None or check_recipe(config):
         return
-    try:
-        lock = file_lock(output.with_name(f".{output.name}.lock"))
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror}). Give prepare another output.") from error
-    with lock:
-        if not is_prepared(output):
+    from open_nvib.text.data.prepare import prepare
+
+    output = Path(config.output).expanduser()
+    with file_lock(output.with_name(f".{output.name}.lock")):
+        if not check_recipe(config):  # another process may have made it in the meantime
             say(f"preparing {config.source} in {output}")
-        prepare(config)  # which opens what another process has made in the meantime
-
-
-def check_recipe(config: PrepareConfig | None) -> None:
-    """Raise an InputError if the data exists and was made by another recipe."""
-    if config is None:
-        return
-    from open_nvib.text.data.prepare import make_recipe
-    from open_nvib.text.data.prepared import is_prepared, load_prepared
-    from open_nvib.text.data.sources import Source, open_source
-
-    output = Path(config.output).expanduser()
-    if not is_prepared(output):
-        return
-    known = load_prepared(output).recipe
-    try:
-        source = open_source(config)
-    except InputError:  # prepared data can be used without its source, of which the name alone is then compared
-        source = Source({**known.source, "source": Path(config.source).name}, [])
-    different = known.differences(make_recipe(config, source))
-    if different:
-        raise InputError(
-            f"{output}: holds data of another recipe ({'; '.join(different)}) than that of prepare. Give prepare "
-            f"another output, or make the data anew with `nvib prepare --overwrite`."
-        )
+            prepare(config)

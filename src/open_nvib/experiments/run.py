@@ -7,14 +7,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from open_nvib.experiments.cell import (
-    Outcome,
-    finished_result,
-    is_alive,
-    read_state,
-    settings_conflict,
-    write_result,
-)
+from open_nvib.experiments.cell import Outcome, finished_result, is_alive, read_state, settings_conflict, write_result
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
 from open_nvib.store.files import InputError
@@ -33,7 +26,7 @@ def run_experiment(
     retry_failed: bool = True,
     say: Say,
 ) -> list[Outcome]:
-    """Run the cells that are not done.
+    """Run those of an experiment's `cells` that are not done, and return an outcome for each, as they become known.
 
     Args:
         experiment: what the cells are of.
@@ -42,18 +35,13 @@ def run_experiment(
         overwrite: replace cells that were run with other settings, which is an InputError otherwise.
         retry_failed: try cells again that failed before.
         say: takes a line of progress.
-
-    Returns:
-        An outcome for each cell, in the order in which they were known.
     """
-    check_recipe(experiment.prepare)
+    if experiment.prepare is not None:
+        check_recipe(experiment.prepare)
     outcomes, waiting = _partition(cells, overwrite=overwrite, retry_failed=retry_failed)
     if not waiting:
         return outcomes
-    try:
-        experiment.output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"{experiment.output}: cannot be written ({error.strerror}). Give another output.") from error
+    experiment.output.mkdir(parents=True, exist_ok=True)
     if outcomes:
         say(f"{experiment.name}: {len(outcomes)} of {_count(len(cells))} not run again")
     prepare_if_missing(experiment.prepare, say)  # once and here, where a mistake stops everything before it begins
@@ -108,14 +96,10 @@ class CellStatus:
     """The progress of a cell.
 
     Args:
-        row: its row.
-        seed: its seed.
         state: done; running; interrupted, which `run` resumes; failed; or waiting.
         phase: what it is doing, if it is running or interrupted.
-        step: the last training step in the log.
-        steps: training steps in all, if known.
-        seconds: that training and evaluation have taken.
-        training_seconds: that training has taken.
+        step: the last training step in the log, of `steps` in all, if known.
+        seconds: that training and evaluation have taken; `training_seconds` are those of training alone.
         reason: why it failed.
         host: where it runs.
     """

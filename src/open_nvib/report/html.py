@@ -28,20 +28,16 @@ DEVIATION = " ± "
 
 
 @dataclass
-class Part:
-    """Blocks of HTML under one heading of a section: its own, or one of the third level, which the reader unfolds."""
-
-    title: Markup
-    blocks: list[Markup] = field(default_factory=list)
-
-
-@dataclass
 class Section:
-    """A section of the page. The first has no name, and the title of the page as its heading."""
+    """Blocks of HTML under a heading, and parts under headings of the third level, which the reader unfolds.
 
-    name: str
+    The first section has no name, and the title of the page as its heading.
+    """
+
     title: Markup
-    parts: list[Part] = field(default_factory=lambda: [Part(Markup())])
+    name: str = ""
+    blocks: list[Markup] = field(default_factory=list)
+    parts: list["Section"] = field(default_factory=list)
 
 
 def to_page(report: Report) -> str:
@@ -66,21 +62,21 @@ def _parser() -> MarkdownIt:
 
 def _sections(report: Report) -> list[Section]:
     """Render the blocks of a report: the part before the first heading of the second level, then a part for each."""
-    parser, sections, tables = _parser(), [Section("", Markup())], 0
+    parser, sections, tables = _parser(), [Section(Markup())], 0
 
     def render(tokens: Sequence[Token]) -> Markup:
         return Markup(parser.renderer.render(tokens, parser.options, {}).strip())
 
     blocks = _blocks(parser.parse(report.markdown.removeprefix(GENERATED)))
     for block in blocks:
-        part, first = sections[-1].parts[-1], block[0]
+        part, first = (sections[-1].parts or sections)[-1], block[0]
         if first.tag == "h1":
             sections[-1].title = render(block[1:2])
         elif first.tag == "h2":
             name = re.sub(r"[^\w]+", "-", block[1].content.lower()).strip("-")  # as code hosts name headings
-            sections.append(Section(name, render(block[1:2])))
+            sections.append(Section(render(block[1:2]), name))
         elif first.tag == "h3":
-            sections[-1].parts.append(Part(render(block[1:2])))
+            sections[-1].parts.append(Section(render(block[1:2])))
         elif first.tag == "table":
             tables += 1
             _arrange_table(block)
@@ -97,7 +93,7 @@ def _sections(report: Report) -> list[Section]:
             )
             part.blocks.append(frame.format(figure[1], drawing, render(next(blocks)[1:2])))
         else:
-            _arrange_text(block, lead=len(sections) == 1, texts=bool(part.title))
+            _arrange_text(block, lead=len(sections) == 1, texts=part is not sections[-1])
             part.blocks.append(render(block))
     return sections
 
@@ -130,22 +126,19 @@ def _arrange_table(block: Sequence[Token]) -> None:
         elif token.type in ("th_open", "td_open"):
             rows[-1][1].append(block[index : index + 3])
     (_, heads), *lines = rows
-    for _, cells in lines:
-        cells[0][0].tag = cells[0][2].tag = "th"
-        cells[0][0].attrSet("scope", "row")
-    for column, head in enumerate(heads):
+    for head, *column in zip(heads, *(cells for _, cells in lines), strict=True):
         head[0].attrSet("scope", "col")
-        cells = [cells[column] for _, cells in lines]
         if head[1].content.endswith(", paper"):
-            for cell in (head, *cells):
+            for cell in (head, *column):
                 cell[0].attrSet("class", "muted")
-        room = max((len(cell[1].content.partition(DEVIATION)[2]) for cell in cells), default=0)
-        for cell in cells if room and column else ():
-            number, _, deviation = cell[1].content.partition(DEVIATION)
-            cell[1].children = _with_deviation(number, deviation, room)
+        room = max((len(cell[1].content.partition(DEVIATION)[2]) for cell in column), default=0)
+        for cell in column if room and head is not heads[0] else ():
+            cell[1].children = _with_deviation(*cell[1].content.split(DEVIATION), room=room)
     above = ""
-    for row, cells in lines:
-        name = cells[0][1].content
+    for row, (first, *_) in lines:
+        first[0].tag = first[2].tag = "th"
+        first[0].attrSet("scope", "row")
+        name = first[1].content
         family = name.split(" ")[0]
         classes = {
             "rule": heads[0][1].content == "model" and above not in ("", family),
@@ -156,7 +149,7 @@ def _arrange_table(block: Sequence[Token]) -> None:
         above = family
 
 
-def _with_deviation(number: str, deviation: str, room: int) -> list[Token]:
+def _with_deviation(number: str, deviation: str = "", *, room: int) -> list[Token]:
     """A number, and room for the longest deviation of its column."""
     opened = Token("span_open", "span", 1, attrs={"class": "deviation", "style": f"width:{room + 1.6}ch"})
     text = Token("text", "", 0, content=f" ±{deviation}" if deviation else "")

@@ -18,16 +18,14 @@ class MeanAndDeviation:
     """The mean over seeds and the sample standard deviation (n − 1), which one seed does not have."""
 
     mean: float
-    sd: float | None
-    count: int
+    sd: float | None = None
 
 
 def mean_and_deviation(values: Sequence[float]) -> MeanAndDeviation | None:
     """Compute both; None where nothing was measured."""
     if not values:
         return None
-    sd = statistics.stdev(values) if len(values) > 1 else None
-    return MeanAndDeviation(statistics.fmean(values), sd, len(values))
+    return MeanAndDeviation(statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else None)
 
 
 @dataclass(frozen=True)
@@ -63,6 +61,10 @@ class Measure:
         if value.sd is None or not self.deviates:
             return mean
         return f"{mean} ± {write_number(self.scale * value.sd, decimals)}"
+
+    def write_one(self, value: float | None) -> str:
+        """Write the number of one evaluation; a dash for None."""
+        return self.write(None if value is None else MeanAndDeviation(value))
 
 
 def read_at(path: str) -> Read:
@@ -117,6 +119,7 @@ TEXT_EXACT = _percent("text exact (%)", "trained_on.text_exact", direction="↑"
 PERPLEXITY = Measure("PPL", read_at("trained_on.perplexity"), decimals=None, direction="↓", paper="perplexity")
 FORWARD = replace(_of_samples("F-PPL", "forward_perplexity"), direction="↓", paper="forward")
 REVERSE = replace(_of_samples("R-PPL", "reverse_perplexity"), direction="↓", paper="reverse")
+JUDGED = _of_samples("perplexity by word under the judge", "word_perplexity")
 MAIN = (KEPT, BLEU, EXACT, TEXT_EXACT, PERPLEXITY, FORWARD, REVERSE)
 SAMPLES = (
     *(_of_samples(f"distinct-{n} (%)", f"distinct.{n}", 1, 100) for n in range(1, 5)),

@@ -7,16 +7,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from open_nvib.experiments.experiment import Plan, RowPlan
 from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Measure, Read, mean_and_deviation
 from open_nvib.store.cells import CellResult, read_cells
-from open_nvib.store.evaluations import COPYING, DEFAULT_NAME, Evaluation, is_causal, name_of, split_name
+from open_nvib.store.evaluations import COPYING, DEFAULT_NAME, Evaluation, is_causal, split_name
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import Schedule, TrainConfig
-
-if TYPE_CHECKING:
-    from open_nvib.experiments.experiment import Experiment
 
 FAMILIES = ("T", "VT", "VTP", "VTS", "NVAE")
 KEEPS_FEW = 0.6
@@ -44,8 +41,7 @@ class PaperRow:
 
 
 def _row(model: str, settings: str, kept: float, *printed: tuple[float, float]) -> PaperRow:
-    measured = [MeanAndDeviation(mean, sd, 5) for mean, sd in printed]
-    return PaperRow(model, settings, MeanAndDeviation(kept, None, 5), *measured)
+    return PaperRow(model, settings, MeanAndDeviation(kept), *(MeanAndDeviation(mean, sd) for mean, sd in printed))
 
 
 _WEAK = "λ′_G=0.0001"
@@ -72,46 +68,6 @@ PAPER: dict[str, PaperRow] = {
 F-PPL and R-PPL near 1 cannot come from a causal language model, as English has no such entropy: do not compare them
 with those of one.
 """
-
-
-@dataclass(frozen=True)
-class RowPlan:
-    """A row to report.
-
-    Args:
-        name: of the row, as in the results.
-        seeds: those that the experiment asks for.
-        label: such as "NVAE λ′_G=0.01"; taken from the configuration if not given or equal to the name.
-        paper: the row of the paper's table to print beside it, if the paper has one of that name.
-    """
-
-    name: str
-    seeds: tuple[int, ...]
-    label: str | None = None
-    paper: str | None = None
-
-
-@dataclass(frozen=True)
-class Plan:
-    """The part of an experiment that a report needs.
-
-    Args:
-        name: a short name.
-        title: of the page.
-        scale: a word for how large models and data are, such as "small"; may be empty.
-        rows: in the order of the table.
-    """
-
-    name: str
-    title: str
-    scale: str
-    rows: tuple[RowPlan, ...]
-
-    @staticmethod
-    def of(experiment: "Experiment") -> "Plan":
-        """Take the plan from an experiment."""
-        rows = tuple(RowPlan(row.name, row.seeds, row.label, row.paper) for row in experiment.rows)
-        return Plan(experiment.name, experiment.title, experiment.scale, rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,7 +194,7 @@ class Results:
 
     def copying(self) -> "Results | None":
         """The same cells under the sentence-copying scorer; None if this is it already or no cell has it."""
-        name = name_of(self.split, COPYING)
+        name = f"{self.split}-{COPYING}"
         if name == self.evaluation or not any(name in cell.evaluations for cell in self.cells):
             return None
         rows = tuple(RowResults(row.plan, row.cells, name) for row in self.rows)

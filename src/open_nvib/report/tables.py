@@ -8,7 +8,6 @@ from open_nvib.report.measures import (
     MAIN,
     NOT_MEASURED,
     TEXT_EXACT,
-    MeanAndDeviation,
     Measure,
     mean_and_deviation,
     write_number,
@@ -85,7 +84,7 @@ def validation_table(validation: Mapping[str, float | None]) -> Table | None:
 def real_text(results: Results, measure: Measure) -> str:
     """Write the number of real text, the mean over all cells; empty if it was not measured."""
     found = results.real(measure)
-    return measure.write(MeanAndDeviation(found.mean, None, found.count)) if found else ""
+    return measure.write_one(found.mean) if found else ""
 
 
 def _measured(results: Results, columns: Sequence[Measure]) -> list[RowResults]:

@@ -8,9 +8,8 @@ from pathlib import Path
 from open_nvib.report import html
 from open_nvib.report.figures import style
 from open_nvib.report.pages import GENERATED, Report, experiment_report, run_report
-from open_nvib.report.results import Plan, Results, read_results
+from open_nvib.report.results import Results, read_results
 from open_nvib.store.cells import check_export, export_cells
-from open_nvib.store.evaluations import name_of
 from open_nvib.store.files import InputError, write_text
 from open_nvib.store.runs import complete_replacement, is_run
 
@@ -52,8 +51,8 @@ def report_on(path: str | Path, *, output: str | Path | None = None, cells: str 
     from open_nvib.experiments.experiment import load_experiment
 
     experiment = load_experiment(path)
-    name = name_of(experiment.evaluate.split, experiment.evaluate.scorer)
-    results = read_results(Plan.of(experiment), experiment.output if cells is None else cells, evaluation=name)
+    folder = experiment.output if cells is None else cells
+    results = read_results(experiment, folder, evaluation=experiment.evaluate.name)
     return write_report(results, experiment.output / "report" if output is None else output)
 
 
@@ -90,12 +89,8 @@ def run_page(run: str | Path) -> str:
 
 def check_output(output: Path, figures: Iterable[Path] = ()) -> None:
     """Raise an InputError if a file that would be written exists and was not written by a report."""
-    try:
-        there = output.exists()
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror}). Give another --output.") from error
     for path in (output, output / FIGURES):
-        if there and path.exists() and not path.is_dir():
+        if path.exists() and not path.is_dir():
             raise InputError(f"{path}: is a file, expected a directory for the report. Give another --output.")
     for path in (output / PAGE, output / MARKDOWN, *figures):
         if path.exists() and not _is_ours(path):
@@ -110,15 +105,12 @@ def _write(report: Report, output: Path) -> Path:
     texts = {output / FIGURES / f"{name}.svg": svg for name, svg in report.figures.items()}
     check_output(output, texts)
     texts |= {output / MARKDOWN: report.markdown, output / PAGE: html.to_page(report)}
-    try:
-        (output / FIGURES).mkdir(parents=True, exist_ok=True)
-        for path, text in texts.items():
-            write_text(path, text)
-        for old in (output / FIGURES).glob("*.svg"):
-            if old not in texts and _is_ours(old):
-                old.unlink()  # of an earlier report; nothing links to it any more
-    except OSError as error:
-        raise InputError(f"{output}: cannot be written ({error.strerror or error}). Give another --output.") from error
+    (output / FIGURES).mkdir(parents=True, exist_ok=True)
+    for path, text in texts.items():
+        write_text(path, text)
+    for old in (output / FIGURES).glob("*.svg"):
+        if old not in texts and _is_ours(old):
+            old.unlink()  # of an earlier report; nothing links to it any more
     return output / PAGE
 
 

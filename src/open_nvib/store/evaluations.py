@@ -16,18 +16,13 @@ CAUSAL, COPYING = "causal", "autoencoder"
 """Scorers: a language model, and one that sees the sentence that it scores."""
 
 
-def name_of(split: str, scorer: str) -> str:
-    """Name an evaluation, such as "validation-causal"."""
-    return f"{split}-{scorer}"
-
-
 def split_name(name: str) -> tuple[str, str]:
     """Return the split and the scorer of the name of an evaluation."""
     split, _, scorer = name.rpartition("-")
     return split, scorer
 
 
-DEFAULT_NAME = name_of("validation", CAUSAL)
+DEFAULT_NAME = EvaluateConfig().name
 
 
 def is_causal(name: str) -> bool:
@@ -297,8 +292,7 @@ class Evaluation:
 
     @property
     def name(self) -> str:
-        """Name under which it is kept, such as "validation-causal"."""
-        return name_of(self.settings.split, self.settings.scorer)
+        return self.settings.name
 
     @property
     def trained_on(self) -> Reconstruction | None:

@@ -103,10 +103,10 @@ def damaged(path: Path, why: BaseException | str, *, fix: str) -> InputError:
     return InputError(f"{path}: cannot be used ({in_one_line(why)}). {fix}")
 
 
-def in_one_line(why: BaseException | str) -> str:
-    """Shorten a message, or the message of an exception, to one line."""
+def in_one_line(why: BaseException | str, *, longest: int = LONGEST_REASON) -> str:
+    """Shorten a message, or the message of an exception, to one line of so many characters."""
     text = (isinstance(why, OSError) and why.strerror) or " ".join(str(why).split()) or type(why).__name__
-    return text if len(text) <= LONGEST_REASON else f"{text[:LONGEST_REASON]}…"
+    return text if len(text) <= longest else f"{text[:longest]}…"
 
 
 def check_characters(texts: Iterable[str]) -> None:
@@ -174,11 +174,8 @@ def is_running(pid: int) -> bool:
 
 def digest_of_file(path: Path) -> str:
     """Return the SHA-256 of a file, in hexadecimal."""
-    hashed = hashlib.sha256()
     with path.open("rb") as stream:
-        while block := stream.read(2**20):
-            hashed.update(block)
-    return hashed.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def digest(value: Any) -> str:

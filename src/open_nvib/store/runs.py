@@ -13,23 +13,9 @@ from typing import Any
 import yaml
 from filelock import Timeout
 
+from open_nvib.store import files
 from open_nvib.store.evaluations import Evaluation, load
-from open_nvib.store.files import (
-    MANIFEST,
-    OPTIONAL,
-    PARTIAL,
-    InputError,
-    as_builtins,
-    damage,
-    damaged,
-    file_lock,
-    in_one_line,
-    read_record,
-    read_stored,
-    write_json,
-    write_manifest,
-    write_text,
-)
+from open_nvib.store.files import InputError, in_one_line
 from open_nvib.store.settings import MOST, TrainConfig, differences
 from open_nvib.store.task_settings import Recipe
 from open_nvib.store.yaml_file import as_mapping, load_yaml
@@ -41,7 +27,7 @@ LOCK = f".{METRICS}.lock"
 INDEX = f"{WEIGHTS}.index.json"
 FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", INDEX)
 """Files with which the Auto classes of transformers open a run directory; the index leads to the weights in model/."""
-OF_A_RUN = (CONFIG, MANIFEST, LENGTHS, LOG, CHECKPOINTS, MODEL, NUMBERS, TOKENIZER, *FOR_TRANSFORMERS, METRICS)
+OF_A_RUN = (CONFIG, files.MANIFEST, LENGTHS, LOG, CHECKPOINTS, MODEL, NUMBERS, TOKENIZER, *FOR_TRANSFORMERS, METRICS)
 """The files of a run, in the order in which those of a replacement are moved."""
 TRAINING_LOCK = ".training.lock"
 REPLACEMENT = ".replacement"
@@ -62,14 +48,14 @@ def seal_run(run: Path) -> None:
     """Write the manifest of a finished run. Files that change later, such as the log and metrics, are not in it."""
     inside = [file for folder in (MODEL, TOKENIZER) for file in (run / folder).rglob("*") if file.is_file()]
     at_root = [run / name for name in (CONFIG, LENGTHS, NUMBERS, *FOR_TRANSFORMERS) if (run / name).is_file()]
-    write_manifest(run, [*at_root, *inside])
+    files.write_manifest(run, [*at_root, *inside])
 
 
 # The configuration, and the lengths of the training data
 
 
 def write_config(run: Path, config: TrainConfig) -> None:
-    write_text(run / CONFIG, yaml.safe_dump(as_builtins(config), sort_keys=False))
+    files.write_text(run / CONFIG, yaml.safe_dump(files.as_builtins(config), sort_keys=False))
 
 
 def read_config(run: Path) -> TrainConfig:
@@ -81,7 +67,7 @@ def read_config(run: Path) -> TrainConfig:
             raise InputError(f"missing: {', '.join(sorted(missing))}")
         return values
 
-    return read_record(run / CONFIG, TrainConfig, fix=RESTORE, load=load_whole)
+    return files.read_record(run / CONFIG, TrainConfig, fix=RESTORE, load=load_whole)
 
 
 @dataclass(frozen=True)
@@ -104,11 +90,11 @@ class Lengths:
 
 
 def write_lengths(run: Path, lengths: Lengths) -> None:
-    write_json(run / LENGTHS, lengths)
+    files.write_json(run / LENGTHS, lengths)
 
 
 def read_lengths(run: Path) -> Lengths:
-    return read_record(run / LENGTHS, Lengths, fix=RESTORE)
+    return files.read_record(run / LENGTHS, Lengths, fix=RESTORE)
 
 
 @dataclass(frozen=True)
@@ -128,12 +114,12 @@ class Numbers:
 
 
 def write_numbers(run: Path, numbers: Numbers) -> None:
-    write_json(run / NUMBERS, numbers)
+    files.write_json(run / NUMBERS, numbers)
 
 
 def read_numbers(run: Path) -> Numbers | None:
     """Read the numbers of vectors; None for a run without."""
-    return read_record(run / NUMBERS, Numbers, fix=RESTORE) if (run / NUMBERS).is_file() else None
+    return files.read_record(run / NUMBERS, Numbers, fix=RESTORE) if (run / NUMBERS).is_file() else None
 
 
 # The log
@@ -143,19 +129,15 @@ def read_numbers(run: Path) -> Numbers | None:
 class LogEntry:
     """A line of the log: numbers by name, those of an evaluation on validation data as `eval_…`.
 
-    Attributes:
-        time: when it was written, in seconds since 1970.
-        elapsed: seconds of training until then; of an interrupted run, those until the checkpoint are included.
+    `time` is when it was written, in seconds since 1970, and `elapsed` the seconds of training until then; of an
+    interrupted run, those until the checkpoint are included.
     """
 
     step: int
     values: dict[str, float]
-    time: float | None = field(default=None, compare=False)
-    elapsed: float | None = field(default=None, compare=False)
 
     def line(self) -> str:
-        when = {"time": self.time, "elapsed": self.elapsed}
-        return json.dumps({"step": self.step, **self.values, **{k: v for k, v in when.items() if v is not None}}) + "\n"
+        return json.dumps({"step": self.step, **self.values}) + "\n"
 
 
 def append_log(run: Path, entry: LogEntry) -> None:
@@ -167,9 +149,9 @@ def read_log(run: Path) -> list[LogEntry]:
     """Read the log; empty where there is none. A line that is cut, as the last one of a live run may be, is skipped."""
     path = run / LOG
     try:
-        lines = read_stored(path).splitlines() if path.exists() else []
+        lines = files.read_stored(path).splitlines() if path.exists() else []
     except OSError as error:
-        raise damaged(path, error, fix="Move it away: the log is not needed to go on.") from error
+        raise files.damaged(path, error, fix="Move it away: the log is not needed to go on.") from error
     entries = []
     for line in lines:
         try:
@@ -178,15 +160,14 @@ def read_log(run: Path) -> list[LogEntry]:
             continue
         if isinstance(values, dict) and type(step := values.pop("step", None)) is int:
             numbers: dict[str, Any] = {name: value for name, value in values.items() if isinstance(value, (int, float))}
-            when = {name: numbers.pop(name, None) for name in ("time", "elapsed")}
-            entries.append(LogEntry(step, numbers, **when))
+            entries.append(LogEntry(step, numbers))
     return entries
 
 
 def cut_log(run: Path, step: int) -> None:
     """Remove what was logged after `step`, which is going to happen again."""
     if (run / LOG).exists():
-        write_text(run / LOG, "".join(entry.line() for entry in read_log(run) if entry.step <= step))
+        files.write_text(run / LOG, "".join(entry.line() for entry in read_log(run) if entry.step <= step))
 
 
 # What was measured
@@ -203,21 +184,21 @@ class RunMetrics:
     """
 
     step: int = 0
-    validation: dict[str, float | None] = field(default_factory=dict, metadata=OPTIONAL)
-    evaluations: dict[str, Evaluation] = field(default_factory=dict, metadata=OPTIONAL)
+    validation: dict[str, float | None] = field(default_factory=dict, metadata=files.OPTIONAL)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict, metadata=files.OPTIONAL)
 
 
 def read_metrics(run: Path) -> RunMetrics:
     """Read what was measured; empty where nothing was written yet."""
     path = run / METRICS
-    return read_record(path, RunMetrics, fix=TRAIN_AGAIN, load=load) if path.exists() else RunMetrics()
+    return files.read_record(path, RunMetrics, fix=TRAIN_AGAIN, load=load) if path.exists() else RunMetrics()
 
 
 def change_metrics(run: Path, change: Callable[[RunMetrics], RunMetrics]) -> RunMetrics:
     """Read the metrics, change them and write them, one process after the other. Returns the new ones."""
-    with file_lock(run / LOCK):
+    with files.file_lock(run / LOCK):
         metrics = change(read_metrics(run))
-        write_json(run / METRICS, metrics, indent=1)
+        files.write_json(run / METRICS, metrics, indent=1)
     return metrics
 
 
@@ -239,7 +220,7 @@ def claim_directory(directory: Path, config: TrainConfig, *, overwrite: bool) ->
     with `overwrite`, is first trained in a subfolder.
     """
     try:
-        names = {path.name for path in directory.iterdir() if path.suffix != PARTIAL}
+        names = {path.name for path in directory.iterdir() if path.suffix != files.PARTIAL}
     except FileNotFoundError:
         names = set()
     except OSError as error:
@@ -305,7 +286,7 @@ def replace_run(directory: Path) -> None:
 
 def complete_replacement(run: Path) -> None:
     """Complete an interrupted replacement, of the run's own files alone. Call it before reading a run."""
-    refuse_links(run, files=False)  # a snapshot of the hub's cache has links to files, which are only read
+    refuse_links(run, to_files=False)  # a snapshot of the hub's cache has links to files, which are only read
     if os.path.isfile(run / REPLACEMENT / METRICS):
         with training_lock(run):
             replace_run(run)
@@ -316,13 +297,13 @@ def run_being_written(run: Path) -> Path:
     return run / REPLACEMENT if is_run(run / REPLACEMENT) else run
 
 
-def refuse_links(run: Path, *, files: bool = True) -> None:
+def refuse_links(run: Path, *, to_files: bool = True) -> None:
     """Raise an InputError if a run has a link in it: what it leads to is not the run's own, and may be changed.
 
-    Without `files`, links to files pass.
+    Without `to_files`, links to files pass.
     """
     for folder, folders, names in os.walk(run):
-        for name in (*folders, *names) if files else folders:
+        for name in (*folders, *names) if to_files else folders:
             if os.path.islink(os.path.join(folder, name)):
                 raise InputError(
                     f"{os.path.join(folder, name)}: is a link, expected a file of the run itself. Copy the run with "
@@ -334,7 +315,7 @@ def refuse_links(run: Path, *, files: bool = True) -> None:
 def training_lock(directory: Path) -> Iterator[None]:
     """Hold the lock of training in a directory, which is made if missing. It is released when the process ends."""
     try:
-        lock = file_lock(directory / TRAINING_LOCK)
+        lock = files.file_lock(directory / TRAINING_LOCK)
         lock.acquire(timeout=0)
     except Timeout as error:
         raise InputError(
@@ -364,7 +345,7 @@ def step_of(checkpoint: Path) -> int:
 def last_good_checkpoint(directory: Path, say: Callable[[str], None]) -> Path | None:
     """Find the newest checkpoint that is complete and undamaged; `say` a line on each that is passed over."""
     for checkpoint in checkpoints(directory):
-        wrong = damage(checkpoint)
+        wrong = files.damage(checkpoint)
         if wrong is None:
             return checkpoint
         say(f"{checkpoint}: passed over, {wrong}")

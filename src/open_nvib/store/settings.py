@@ -333,14 +333,13 @@ class TrainConfig:
         gates = self.model.alpha_activation == "gate"
         if not gates and any(getattr(self.model, name) != getattr(ModelSettings, name) for name in GATE_OPTIONS):
             raise InputError(f"{' or '.join(GATE_OPTIONS)} of model is set, expected alpha_activation gate with it.")
-        if gates and self.loss.keep_share is not None:
-            raise InputError("loss.keep_share is set and model.alpha_activation is gate, expected one of the two.")
+        for name in ("keep_share", "shares"):
+            if gates and getattr(self.loss, name) is not None:
+                raise InputError(f"loss.{name} is set and model.alpha_activation is gate, expected one of the two.")
         if gates and 0 in (self.loss.at(0).delta, self.loss.at_end().delta):
             raise InputError("loss.delta is 0, expected more with alpha_activation gate: an open gate counts in Δ.")
         if gates and self.model.alpha_unit != ModelSettings.alpha_unit:
             raise InputError("model.alpha_unit is set and gates always count in units of Δ. Leave it out.")
-        if gates and self.loss.shares is not None:
-            raise InputError("loss.shares is set and model.alpha_activation is gate, expected one of the two.")
         for name in ("warmup_steps", "decay_share") if self.optimiser.schedule == "constant" else ():
             if getattr(self.optimiser, name) != getattr(OptimiserSettings, name):
                 raise InputError(f"optimiser.{name} is set, expected --optimiser.schedule warmup_stable_decay with it.")

@@ -145,6 +145,11 @@ class EvaluateConfig:
             raise ValueError(f"measure is {self.measure}, expected some of {', '.join(PARTS)}.")
         check_numbers(self)
 
+    @property
+    def name(self) -> str:
+        """Name under which the evaluation is kept, such as "validation-causal"."""
+        return f"{self.split}-{self.scorer}"
+
 
 _NOT_IN_RECIPE = ("source", "output", "workers", "column", "dataset_config", "dataset_split", "dataset_revision")
 """Settings that do not change the data, and those that the identity of the source contains."""

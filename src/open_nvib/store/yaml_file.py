@@ -1,6 +1,7 @@
 """Settings from YAML files and options: one strict reader, and one converter to the dataclasses of settings."""
 
 import difflib
+import os
 import re
 import reprlib
 import types
@@ -65,13 +66,15 @@ def load_yaml(text: str) -> Any:
         raise InputError(f"is not YAML ({in_one_line(error)}).") from error
 
 
-def packaged_config(name: str) -> Path | None:
-    """Find a configuration such as `configs/small/nvae.yaml` in the installed package or in the clone."""
+def find_config(name: str, *folders: Path, where: str = "--config") -> Path:
+    """Find the file of a configuration: as given, in one of the folders, or among those that come with the package."""
     package = Path(__file__).parents[1]
-    for folder in (package, package.parents[1]):
-        if name.startswith("configs/") and ".." not in name and (folder / name).is_file():
-            return folder / name
-    return None
+    packaged = (package, package.parents[1]) if name.startswith("configs/") and ".." not in name else ()
+    for folder in (Path(), *folders, *packaged):
+        if os.path.isfile(path := folder / Path(name).expanduser()):
+            return path
+    looked_in = ", ".join(["the working directory", *map(str, folders)])
+    raise InputError(f"{where}: no configuration {name!r} in {looked_in}. Give the YAML file of one.")
 
 
 def read_mapping(path: Path) -> dict[str, Any]:

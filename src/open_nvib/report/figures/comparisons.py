@@ -185,8 +185,7 @@ def _legend(figure: Figure, rows: Sequence[RowResults], selected: SelectedNVAE |
     figure.legend(handles=handles, loc="outside upper center", ncols=len(handles), columnspacing=1.4, handletextpad=0.4)
 
 
-LABEL_POINTS = 7.0
-"""Font size of a label."""
+LABEL: Any = {"va": "center_baseline", "fontsize": 7.0, "color": MUTED}
 LABEL_OFFSETS = (
     *((8, 0, "left"), (-8, 0, "right"), (0, 10, "center"), (0, -10, "center"), (6, 7, "left"), (6, -7, "left")),
     *((-6, 7, "right"), (-6, -7, "right"), (0, 15, "center"), (0, -15, "center")),
@@ -200,27 +199,15 @@ def place_labels(figure: Figure, axes: Axes, labels: Sequence[tuple[str, Point]]
     Call it when limits and scales are set.
     """
     figure.draw_without_rendering()  # which settles where the axes are
-    scale = figure.dpi / 72
-
-    def pixels(x: float, y: float) -> tuple[float, float]:
-        across, up = axes.transData.transform((x, y))
-        return float(across), float(up)
-
-    taken = [
-        Bbox.from_bounds(x - 5 * scale, y - 5 * scale, 10 * scale, 10 * scale) for x, y in (pixels(*p) for p in points)
-    ]
-    inside = axes.get_window_extent()
+    marker = 5 * figure.dpi / 72  # half of its size, in pixels
+    inside, centres = axes.get_window_extent(), map(axes.transData.transform, points)
+    taken = [Bbox([[x - marker, y - marker], [x + marker, y + marker]]) for x, y in centres]
     for text, point in labels:
-        if not text:
-            continue
-        x, y = pixels(*point)
-        width, height = 0.62 * LABEL_POINTS * scale * len(text), 1.25 * LABEL_POINTS * scale
-        for right, up, side in LABEL_OFFSETS:
-            left = x + right * scale - {"left": 0, "right": width, "center": width / 2}[side]
-            box = Bbox.from_bounds(left, y + up * scale - height / 2, width, height)
+        for right, up, side in LABEL_OFFSETS if text else ():
+            label = axes.annotate(text, point, (right, up), textcoords="offset points", ha=side, **LABEL)
+            box = label.get_window_extent()
             fits = inside.x0 <= box.x0 and box.x1 <= inside.x1 + 4 and inside.y0 <= box.y0 and box.y1 <= inside.y1
             if fits and not any(box.overlaps(other) for other in taken):
-                look: Any = {"va": "center_baseline", "fontsize": LABEL_POINTS, "color": MUTED}
-                axes.annotate(text, point, (right, up), textcoords="offset points", ha=side, **look)
                 taken.append(box)
                 break
+            label.remove()

@@ -47,7 +47,7 @@ _BATCHES_PER_WORKER = 4  # that wait for each worker; bounds the memory, whateve
 
 
 def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
-    """Make the data that `config` describes, or open it if it is there already.
+    """Make the data that `config` describes, or open it if it is there already, even if its source is gone.
 
     Raises:
         InputError: the source or the tokenizer cannot be used, no sentence is within bounds, or the output holds
@@ -56,17 +56,22 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
     output = Path(config.output).expanduser()
     restore_replaced(output)
     check_output(output)
-    source = open_source(config)
+    existing = load_prepared(output) if is_prepared(output) else None
+    try:
+        source = open_source(config)
+    except InputError:
+        if existing is None or overwrite:
+            raise
+        source = Source({**existing.recipe.source, "source": Path(config.source).name}, [])  # compare the name alone
     recipe = make_recipe(config, source)
-    if is_prepared(output):
-        existing = load_prepared(output)
+    if existing is not None:
         different = existing.recipe.differences(recipe)
         if not different:
             return existing
         if not overwrite:
             raise InputError(
-                f"{output}: holds data of another recipe ({'; '.join(different)}). "
-                f"Give another --output, or --overwrite to replace it."
+                f"{output}: holds data of another recipe ({'; '.join(different)}). Give another output, or replace it "
+                f"with `nvib prepare --overwrite`."
             )
     # Load a given tokenizer first, so that a wrong one is found before the long work.
     trained = config.tokenizer == TRAINED_TOKENIZER

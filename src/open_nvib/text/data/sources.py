@@ -129,7 +129,6 @@ KINDS = {
 _CLEANERS = {"wikitext": clean_wikitext, "mediawiki": clean_mediawiki}
 _UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _LONGEST_CSV_FIELD = 1 << 30  # characters; the csv module's own limit of 131,072 is less than a long article
-_LONGEST_LINE = 1 << 28  # bytes; a packed file of a few MB can hold one of many GB
 _LINES_TO_JUDGE_WRAPPING = 2000
 _LONGEST_WRAPPED_LINE = 100
 _ENDS_LIKE_A_SENTENCE = re.compile(r"[.!?…:][\"'”’)\]]*$")
@@ -203,9 +202,7 @@ def read_lines(path: Path) -> Iterator[str]:
     """Yield the lines of a UTF-8 text file, without their ends; an empty line follows a final line end."""
     line = b"\n"
     with _opened(path) as stream:
-        for number, line in enumerate(iter(partial(stream.readline, _LONGEST_LINE), b""), start=1):
-            if len(line) == _LONGEST_LINE:
-                raise InputError(f"{path}: line {number} has {_LONGEST_LINE:,} bytes or more, expected shorter lines.")
+        for number, line in enumerate(stream, start=1):
             try:
                 text = line.removesuffix(b"\n").decode("utf-8-sig" if number == 1 else "utf-8")
                 if "\0" in text:

@@ -29,32 +29,8 @@ from transformers.integrations.integration_utils import get_available_reporting_
 from transformers.trainer_callback import PrinterCallback, ProgressCallback, TrainerState
 from transformers.utils.logging import disable_progress_bar
 
+from open_nvib.store import runs
 from open_nvib.store.files import MANIFEST, InputError, digest_of_file, in_one_line, write_json, writing_to
-from open_nvib.store.runs import (
-    CHECKPOINTS,
-    FOR_TRANSFORMERS,
-    INDEX,
-    MODEL,
-    TOKENIZER,
-    WEIGHTS,
-    Lengths,
-    Numbers,
-    RunMetrics,
-    change_metrics,
-    claim_directory,
-    cut_log,
-    discard_empty_replacement,
-    discard_other_replacement,
-    is_run,
-    last_good_checkpoint,
-    replace_run,
-    seal_run,
-    step_of,
-    training_lock,
-    write_config,
-    write_lengths,
-    write_numbers,
-)
 from open_nvib.store.settings import TrainConfig
 from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.data.tokenizer import load_tokenizer
@@ -121,7 +97,7 @@ def train(
         The metrics of the model that was kept, on validation data.
     """
     directory = Path(output).expanduser()
-    if (claim := claim_directory(directory, config, overwrite=overwrite)).finished is not None:
+    if (claim := runs.claim_directory(directory, config, overwrite=overwrite)).finished is not None:
         return claim.finished
     chosen = find_device(device)
     if chosen.type not in ("cpu", "cuda"):
@@ -129,44 +105,42 @@ def train(
     prepared = load_prepared(config.data)
     processes = PartialState(cpu=chosen.type == "cpu")
     main = processes.is_main_process
-    config = _choose_partition(config, prepared, main)
+    config = _choose_partition(config, prepared)
     _check_data(config, prepared, processes.num_processes)
-    if not is_run(claim.path):  # a run that was begun goes on, whatever earlier versions let pass
+    if not runs.is_run(claim.path):  # a run that was begun goes on, whatever earlier versions let pass
         config.check_used()
-    if main:
-        _warn_of_ramps(config, prepared, processes.num_processes)
     _check_trackers(config.watch.trackers)
     set_seed(config.seed)
     model = make_model(config, prepared)
     with ExitStack() as held:
         with processes.main_process_first():  # which makes the directory that the others then find
             if main:
-                held.enter_context(training_lock(directory))
-                replace_run(directory)
-            claim = claim_directory(directory, config, overwrite=overwrite and main)
+                held.enter_context(runs.training_lock(directory))
+                runs.replace_run(directory)
+            claim = runs.claim_directory(directory, config, overwrite=overwrite and main)
             if claim.finished is not None:  # by another process in the meantime
                 return claim.finished
             if main:
-                discard_other_replacement(claim.path, config)
+                runs.discard_other_replacement(claim.path, config)
                 _write_run(claim.path, config, prepared)
         try:
             trainer = make_trainer(config, claim.path, prepared, model, chosen, callbacks)
             metrics = _train_and_save(trainer, claim.path)
         except BaseException:
             if main:
-                discard_empty_replacement(claim.path)
+                runs.discard_empty_replacement(claim.path)
             raise
         if main:
-            replace_run(directory)
+            runs.replace_run(directory)
     return metrics
 
 
 def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float | None]:
     """Take the steps that are left, and write the model and its metrics."""
-    start = last_good_checkpoint(run / CHECKPOINTS, trainer.say)
-    step = 0 if start is None else step_of(start)
+    start = runs.last_good_checkpoint(run / runs.CHECKPOINTS, trainer.say)
+    step = 0 if start is None else runs.step_of(start)
     if trainer.is_world_process_zero():
-        cut_log(run, step)
+        runs.cut_log(run, step)
     trainer.add_callback(RunLog(run, None if sys.stderr.isatty() else trainer.say))
     if start is not None:
         trainer.say(f"going on from {start}")
@@ -183,23 +157,23 @@ def _train_and_save(trainer: AutoencoderTrainer, run: Path) -> dict[str, float |
         ) from error
     metrics: dict[str, float | None] = {name.removeprefix("eval_"): value for name, value in trainer.evaluate().items()}
     if trainer.is_world_process_zero():
-        with writing_to(run / MODEL):
+        with writing_to(run / runs.MODEL):
             save_model(run, trainer.autoencoder, trainer.tokenizer)
             if trainer.autoencoder.config.shares is not None:
-                write_numbers(run, count_numbers(trainer.autoencoder, trainer.train_dataset))
-            seal_run(run)
-        model_digest = digest_of_file(run / MODEL / WEIGHTS)
+                runs.write_numbers(run, count_numbers(trainer.autoencoder, trainer.train_dataset))
+            runs.seal_run(run)
+        model_digest = digest_of_file(run / runs.MODEL / runs.WEIGHTS)
 
-        def add(known: RunMetrics) -> RunMetrics:
+        def add(known: runs.RunMetrics) -> runs.RunMetrics:
             """Keep evaluations of this very model, made before its metrics were lost."""
             same = {name: each for name, each in known.evaluations.items() if each.model == model_digest}
             return replace(known, step=trainer.state.global_step, validation=metrics, evaluations=same)
 
-        change_metrics(run, add)
+        runs.change_metrics(run, add)
     return metrics
 
 
-def count_numbers(model: TextAutoencoder, sentences: Any) -> Numbers:
+def count_numbers(model: TextAutoencoder, sentences: Any) -> runs.Numbers:
     """Count the fewest vectors of training sentences of each length, for the prior to draw from.
 
     A search takes time for each decoder layer, so a deep model counts fewer sentences.
@@ -209,51 +183,52 @@ def count_numbers(model: TextAutoencoder, sentences: Any) -> Numbers:
     texts = [sentences[index]["input_ids"].tolist() for index in range(0, len(sentences), step)][:counted]
     numbers = find_fewest(model.eval(), texts).vectors.tolist()
     found = Counter(zip(map(len, texts), numbers, strict=True))
-    return Numbers(tuple((length, number, count) for (length, number), count in sorted(found.items())))
+    return runs.Numbers(tuple((length, number, count) for (length, number), count in sorted(found.items())))
 
 
 def _write_run(directory: Path, config: TrainConfig, prepared: Prepared) -> None:
     """Write what a run has from its beginning."""
     with writing_to(directory, remove=False):
-        (directory / TOKENIZER).mkdir(parents=True, exist_ok=True)  # as in save_model
+        (directory / runs.TOKENIZER).mkdir(parents=True, exist_ok=True)  # as in save_model
         (directory / MANIFEST).unlink(missing_ok=True)  # of files that are now written anew
-        prepared.tokenizer.save_pretrained(str(directory / TOKENIZER))
+        prepared.tokenizer.save_pretrained(str(directory / runs.TOKENIZER))
         histogram = prepared.length_histogram(config.partition).tolist()
-        write_lengths(directory, Lengths(histogram, config.partition, prepared.recipe))
-        write_config(directory, config)
+        runs.write_lengths(directory, runs.Lengths(histogram, config.partition, prepared.recipe))
+        runs.write_config(directory, config)
 
 
-def _choose_partition(config: TrainConfig, prepared: Prepared, main: bool) -> TrainConfig:
+def _say(text: str) -> None:
+    """Print a line on standard error; of several processes, the first alone does."""
+    if PartialState().is_main_process:
+        print(text, file=sys.stderr, flush=True)
+
+
+def _choose_partition(config: TrainConfig, prepared: Prepared) -> TrainConfig:
     """Take the only partition that the data has, where it does not have the one of the settings."""
     if config.partition in prepared.partitions or len(prepared.partitions) > 1:
         return config
     (only,) = prepared.partitions
-    if main:
-        print(f"{prepared.path}: no partition {config.partition!r}, training on {only!r}", file=sys.stderr, flush=True)
+    _say(f"{prepared.path}: no partition {config.partition!r}, training on {only!r}")
     return replace(config, partition=only)
 
 
 def save_model(run: Path, model: TextAutoencoder, tokenizer: PreTrainedTokenizerBase) -> None:
     """Write the model such that the Auto classes of transformers open both the run and its folder model/."""
-    folder = run / MODEL
+    folder = run / runs.MODEL
     folder.mkdir(exist_ok=True)  # transformers writes nothing, and says nothing, where a file is
     model.save_pretrained(folder)
     tokenizer.save_pretrained(str(folder))
-    for name in FOR_TRANSFORMERS:
+    for name in runs.FOR_TRANSFORMERS:
         if (folder / name).is_file():
             shutil.copyfile(folder / name, run / name)
-    with safe_open(folder / WEIGHTS, framework="pt") as weights:
-        places = dict.fromkeys(weights.keys(), f"{MODEL}/{WEIGHTS}")
-    write_json(run / INDEX, {"metadata": {}, "weight_map": places}, indent=1)
+    with safe_open(folder / runs.WEIGHTS, framework="pt") as weights:
+        places = dict.fromkeys(weights.keys(), f"{runs.MODEL}/{runs.WEIGHTS}")
+    write_json(run / runs.INDEX, {"metadata": {}, "weight_map": places}, indent=1)
 
 
 def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None:
     """Check that the data fits the settings before anything is written."""
-    histogram = prepared.length_histogram(config.partition)
-    longest, sentences = len(histogram) - 1, int(histogram.sum())
-    if config.model.pretrained is None:
-        _check_longest(longest, config.model.max_positions, prepared, "Raise --model.max_positions.")
-    optimiser = config.optimiser
+    sentences, optimiser = int(prepared.length_histogram(config.partition).sum()), config.optimiser
     steps = optimiser.steps_for(sentences, processes)
     if optimiser.schedule == "warmup_stable_decay" and optimiser.warmup_steps > steps:
         raise InputError(
@@ -266,23 +241,6 @@ def _check_data(config: TrainConfig, prepared: Prepared, processes: int) -> None
             f"{prepared.path}: {sentences} sentences to train on are not one batch of {batch} (batch_size × accumulate "
             f"× processes). Lower --optimiser.batch_size."
         )
-
-
-def _check_longest(longest: int, positions: int, prepared: Prepared, fix: str) -> None:
-    """Raise an InputError if the longest sentence has more tokens than the model has positions."""
-    if longest + 1 > positions:
-        raise InputError(
-            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
-            f"{positions} in all. {fix}"
-        )
-
-
-def _warn_of_ramps(config: TrainConfig, prepared: Prepared, processes: int) -> None:
-    """Warn in one line if the training ends before a ramp does."""
-    steps = config.optimiser.steps_for(int(prepared.length_histogram(config.partition).sum()), processes)
-    if unfinished := config.unfinished_ramps(steps):
-        said = f"{'; '.join(unfinished)}, after the {steps} steps of this training. Shorten the ramps, or train longer."
-        print(f"nvib: warning: {said}", file=sys.stderr, flush=True)
 
 
 def _check_trackers(trackers: list[str]) -> None:
@@ -314,10 +272,14 @@ def make_model(config: TrainConfig, prepared: Prepared) -> TextAutoencoder:
         options |= {name: getattr(tokenizer, name) for name in ("pad_token_id", "bos_token_id", "eos_token_id")}
         options["decoder_start_token_id"] = tokenizer.bos_token_id
     else:
-        options |= options_of(source)
-        longest = len(prepared.length_histogram(config.partition)) - 1
-        _check_longest(longest, options["max_positions"], prepared, "Prepare shorter sentences by --partitions.")
-        options["vocab_size"] = max(len(tokenizer), source.config.vocab_size)
+        options |= options_of(source) | {"vocab_size": max(len(tokenizer), source.config.vocab_size)}
+    longest, positions = len(prepared.length_histogram(config.partition)) - 1, options["max_positions"]
+    if longest + 1 > positions:
+        fix = "Raise --model.max_positions" if source is None else "Prepare shorter sentences by --partitions"
+        raise InputError(
+            f"{prepared.path}: sentences have up to {longest} tokens and an end, expected at most max_positions = "
+            f"{positions} in all. {fix}."
+        )
     settings = TextAutoencoderConfig(**options)
     _check_memory(settings)
     model = TextAutoencoder(settings)
@@ -378,19 +340,17 @@ def make_trainer(
     validation = list(prepared.split(config.partition, "validation")["input_ids"])
     validation = validation[: config.watch.evaluate_sentences or None]
     arguments = training_arguments(config, directory, len(sentences), device)
+    if unfinished := config.unfinished_ramps(arguments.max_steps):
+        ramps = f"{'; '.join(unfinished)}, after the {arguments.max_steps} steps of this training"
+        _say(f"nvib: warning: {ramps}. Shorten the ramps, or train longer.")
     terminal = sys.stderr.isatty()
-
-    def say(text: str) -> None:
-        if PartialState().is_main_process:
-            print(text, file=sys.stderr, flush=True)
-
     trainer = AutoencoderTrainer(
         model,
         settings=config.loss,
         tokenizer=prepared.tokenizer,
         validation=validation,
         bleu_sentences=config.watch.bleu_sentences,
-        say=say,
+        say=_say,
         args=arguments,
         train_dataset=sentences,
         eval_dataset=[],
@@ -412,7 +372,7 @@ def training_arguments(config: TrainConfig, directory: Path, sentences: int, dev
         decay = {"num_decay_steps": max(1, int(steps * optimiser.decay_share))}
     best = watch.best_metric != "last"
     arguments = TrainingArguments(
-        output_dir=str(directory / CHECKPOINTS),
+        output_dir=str(directory / runs.CHECKPOINTS),
         max_steps=steps,
         per_device_train_batch_size=optimiser.batch_size,
         gradient_accumulation_steps=optimiser.accumulate,

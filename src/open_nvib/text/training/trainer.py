@@ -18,13 +18,7 @@ from open_nvib.store.runs import LogEntry, append_log, read_log
 from open_nvib.store.settings import LossSettings
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
 from open_nvib.text.model.batches import Collator, LengthGroupedSampler
-from open_nvib.text.model.decoding import (
-    LOSS_PARTS,
-    evaluate_losses,
-    reading,
-    reconstruct_ids,
-    score_reconstruction,
-)
+from open_nvib.text.model.decoding import LOSS_PARTS, evaluate_losses, reading, reconstruct_ids, score_reconstruction
 
 COLLAPSED_KL = 0.05
 """KL, as it is in the loss, below which the latent may have collapsed."""
@@ -290,7 +284,7 @@ class RunLog(TrainerCallback):
 
     def __init__(self, run: Path, say: Callable[[str], None] | None) -> None:
         self.run, self.say = run, say
-        earlier = max((entry.elapsed or 0.0 for entry in read_log(run)), default=0.0)
+        earlier = max((entry.values.get("elapsed", 0.0) for entry in read_log(run)), default=0.0)
         self.begun, self.start = (0, 0.0), time.monotonic() - earlier
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -298,8 +292,8 @@ class RunLog(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **kwargs: Any) -> None:
         if state.is_world_process_zero and logs:
-            elapsed = round(time.monotonic() - self.start, 3)
-            append_log(self.run, LogEntry(state.global_step, logs, round(time.time(), 3), elapsed))
+            when = {"time": round(time.time(), 3), "elapsed": round(time.monotonic() - self.start, 3)}
+            append_log(self.run, LogEntry(state.global_step, {**logs, **when}))
             text = log_line(state.global_step, state.max_steps, logs)
             if text and self.say is not None:
                 self.say(text + time_left(state.global_step - self.begun[0], state, time.monotonic() - self.begun[1]))

@@ -1,8 +1,10 @@
 """Results as lines of text: what `nvib inspect` and `nvib evaluate` print."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from open_nvib.store.evaluations import Evaluation, Generation, NumberOfVectors, Reconstruction
+from open_nvib.report.measures import FORWARD, JUDGED, LATENT, PATHS, REVERSE, SAMPLES, Measure
+from open_nvib.store.evaluations import COPYING, Evaluation, NumberOfVectors, Reconstruction
 
 if TYPE_CHECKING:  # it imports torch, and --help does not wait for that
     from open_nvib.text import TextReport
@@ -39,19 +41,25 @@ def summarise_evaluation(found: Evaluation) -> str:
         lines += _reconstruction(reconstruction, f"{partition}, {found.settings.split}")
     for partition, number_found in (found.number or {}).items():
         lines += _number_of_vectors(number_found, f"{partition}, {found.settings.split}")
-    if found.generation:
-        lines += _generation(found.generation, by_copying=found.settings.scorer == "autoencoder")
-    if latent := found.latent:
-        lines.append(
-            f"latent: L_D {number(latent.kl_dirichlet, '.2f')}, L_G {number(latent.kl_gaussian, '.1f')} nats a "
-            f"sentence, {latent.active_units} of {latent.units} units active, NLL at most "
-            f"{number(latent.importance_nll, '.1f')} nats a sentence"
-        )
+    if samples := found.generation:
+        scorer = ", by a scorer that copies" if found.settings.scorer == COPYING else ""
+        judged = () if samples.word_perplexity is None else (JUDGED,)
+        measures = (FORWARD, REVERSE, *judged, *SAMPLES)
+        lines.append(f"{samples.samples:,} samples{scorer}: {_listed(found, measures)}")
+    if found.latent:
+        lines.append(f"latent, in nats a sentence: {_listed(found, LATENT)}")
     if paths := found.interpolation:
-        perplexity = " ".join(number(value, ".0f") for value in paths.perplexity)
-        smoothness = number(paths.smoothness, ".3f")
-        lines.append(f"interpolation of {paths.pairs} pairs: perplexity {perplexity}, smoothness {smoothness}")
+        lines.append(f"interpolation of {paths.pairs} pairs: {_listed(found, PATHS)}")
     return "\n".join(lines)
+
+
+def _listed(found: Evaluation, measures: Sequence[Measure]) -> str:
+    """Each measure by its title, with the number of real text beside it."""
+    shown = []
+    for measure in measures:
+        real = f" (real text {measure.write_one(measure.real(found))})" if measure.real else ""
+        shown.append(f"{measure.title} {measure.write_one(measure.read(found))}{real}")
+    return ", ".join(shown)
 
 
 def _reconstruction(found: Reconstruction, where: str) -> list[str]:
@@ -78,19 +86,4 @@ def _number_of_vectors(found: NumberOfVectors, where: str) -> list[str]:
         *table,
         f"  among texts of one length, the fewest vectors have a standard deviation of {sd}, and auto correlates with "
         f"them by {correlation}",
-    ]
-
-
-def _generation(found: Generation, *, by_copying: bool) -> list[str]:
-    judged = f"  under the judge, perplexity by word {number(found.word_perplexity, '.1f')} (real text "
-    judged += f"{number(found.real.word_perplexity, '.1f')})"
-    return [
-        f"{found.samples:,} samples: F-PPL {number(found.forward_perplexity, '.2f')} (real text "
-        f"{number(found.real.forward_perplexity, '.2f')}), R-PPL {number(found.reverse_perplexity, '.2f')} "
-        f"(real text {number(found.real.reverse_perplexity, '.2f')})"
-        f"{', by a scorer that copies' if by_copying else ''}",
-        f"  distinct 2-grams {number(found.distinct.get(2), '.1%')} (real text "
-        f"{number(found.real.distinct.get(2), '.1%')}), self-BLEU {number(found.self_bleu, '.1f')} "
-        f"({number(found.real.self_bleu, '.1f')}), copied from the training text {number(found.copied, '.2%')}",
-        *([] if found.word_perplexity is None else [judged]),
     ]
