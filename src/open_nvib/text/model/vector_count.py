@@ -193,7 +193,7 @@ def check_any_number(model: TextAutoencoder) -> None:
     if model.config.shares is None:
         known = "decides the number of vectors" if model.encoder.bottleneck.decides else "was trained with one share"
         warnings.warn(
-            f"this model {known}, so other numbers are worse than its own. Train a model with keep_share and "
+            f"this model {known}, so numbers far from its own may lose the text. Train a model with keep_share and "
             f"--loss.shares log_uniform for any number.",
             OutsideTraining,
             stacklevel=3,
