@@ -127,6 +127,18 @@ def test_each_line_of_a_file_has_a_score(nvae, tmp_path, capsys):
     assert "2 lines: mean BLEU" in printed.err
 
 
+def test_lines_of_a_file_are_compared_by_words_and_warned_about(nvae, tmp_path, capsys, monkeypatch):
+    """A tab is a space; what the tokenizer does not know never comes back; one token is fewer than training had."""
+    monkeypatch.setattr("open_nvib.evaluation.reconstruction.reconstruct_ids", lambda model, ids, **_: ids)
+    (tmp_path / "mine.txt").write_text("the  river\twas old\nthe river was [UNK]\nriver\n")
+    main(["evaluate", str(nvae), "--file", str(tmp_path / "mine.txt")])
+    printed = capsys.readouterr()
+    rows = [line.split("\t")[1:] for line in printed.out.splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["yes", "yes"], ["yes", "no"], ["yes", "yes"]]
+    assert [row[3] for row in rows] == ["the river was old", "the river was [UNK]", "river"]
+    assert "texts[2] has 1 token: the model was trained on" in printed.err
+
+
 def test_lines_of_a_file_take_no_settings_of_an_evaluation(nvae, tmp_path, capsys):
     (tmp_path / "mine.txt").write_text("the river\n")
     with pytest.raises(SystemExit) as stopped:

@@ -231,6 +231,19 @@ def test_a_link_in_a_run_is_refused_and_what_it_leads_to_is_untouched(tmp_path, 
     assert {path.name: path.read_bytes() for path in mine.iterdir()} == before
 
 
+def test_a_lock_that_is_a_link_is_refused_and_what_it_leads_to_is_untouched(tmp_path):
+    run, mine = tmp_path / "run", tmp_path / "mine.txt"
+    mine.write_text("my notes")
+    change_metrics(run / REPLACEMENT, lambda known: known)  # reading completes the replacement, with a lock
+    for lock in (".training.lock", ".metrics.json.lock"):
+        (run / lock).symlink_to(mine)
+    with pytest.raises(InputError, match=r"training\.lock: is a link"):
+        complete_replacement(run)
+    with pytest.raises(InputError, match=r"metrics\.json\.lock: is a link"):
+        change_metrics(run, lambda known: known)
+    assert mine.read_text() == "my notes"
+
+
 def test_a_run_in_the_cache_of_the_hub_has_links_to_files_and_is_read(tmp_path):
     blobs, snapshot = tmp_path / "blobs", tmp_path / "snapshots" / "1"
     write_config(blobs, CONFIG)

@@ -358,9 +358,12 @@ def test_wrong_tokens_are_a_whole_number(run, texts, max_wrong):
 
 
 def test_token_ids_are_checked(run):
-    for ids, words in (([run.model.config.vocab_size], "vocabulary"), ([5] * 1000, "tokens"), ([], "tokens")):
+    beyond = [run.model.config.vocab_size]
+    for ids, words in ((beyond, "vocabulary"), ([5.5], "vocabulary"), ([5] * 1000, "tokens"), ([], "tokens")):
         with pytest.raises(InputError, match=words):
             run.find_fewest([[5, 6], ids])
+        with pytest.raises(InputError, match=words):
+            run.inspect_ids(ids)
         with pytest.raises(InputError, match=words):
             run.encode_ids([[5, 6], ids])
 
@@ -380,6 +383,8 @@ def test_lengths_that_training_did_not_have_are_warned_about(run):
     assert str(high) in run.length_warning([[5] * (high + 1)])
     with pytest.warns(OutsideTraining, match=f"{low} to {high}"):
         run.reconstruct("one")
+    with pytest.warns(OutsideTraining, match=f"{low} to {high}"):
+        run.sample(1, length=high + 1)
 
 
 def test_a_sample_of_the_latent_is_decoded_with_a_seed(run, texts):

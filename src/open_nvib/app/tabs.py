@@ -40,7 +40,7 @@ def verdict(run: Run, text: str, ids: list[int], output: list[int]) -> str:
         return CHANGED
     if unknown := sum(token == run.tokenizer.unk_token_id for token in ids):
         return f"exact in its tokens, but {unknown} of them stand for what the tokenizer does not know"
-    same = same_text(text, run.tokenizer.batch_decode([output])[0])
+    same = same_text(text, run.tokenizer.batch_decode([output])[0], output, run.tokenizer)
     return "the same, word for word" if same else "exact: every token comes back"
 
 

@@ -383,7 +383,8 @@ def _score_lines(run: "Run", lines: list[str], file: str) -> None:
     print("BLEU\texact\ttext exact\tnats per token\ttext\treconstruction")
     for each in found:
         flags = "\t".join("yes" if flag else "no" for flag in (each.exact, each.text_exact))
-        print(f"{each.bleu:.1f}\t{flags}\t{each.cross_entropy:.3f}\t{each.text}\t{each.reconstruction}")
+        line = " ".join(each.text.split())  # a tab in it would be a column
+        print(f"{each.bleu:.1f}\t{flags}\t{each.cross_entropy:.3f}\t{line}\t{each.reconstruction}")
     means = [sum(values) / len(found) for values in zip(*((x.bleu, x.exact, x.text_exact) for x in found), strict=True)]
     _say(f"{len(found):,} lines: mean BLEU {means[0]:.1f}, exact {means[1]:.1%}, text exact {means[2]:.1%}")
 

@@ -26,6 +26,7 @@ from open_nvib.text.model.decoding import (
     evaluate_losses,
     reading,
     reconstruct_ids,
+    same_text,
     score_reconstruction,
 )
 from open_nvib.text.model.vector_count import OFFSETS, VectorCounts, choose_auto, find_fewest, pairs_of_one_length
@@ -85,7 +86,7 @@ class LineScore:
     Attributes:
         bleu: sentence BLEU of sacreBLEU, against the text as the tokenizer gives it back.
         exact: whether it is reconstructed token for token.
-        text_exact: whether the reconstruction equals the text itself.
+        text_exact: whether the reconstruction is the text itself, word for word.
         cross_entropy: per token, in nats, the end included.
     """
 
@@ -99,7 +100,7 @@ class LineScore:
 
 def score_lines(run: Run, lines: Sequence[str], ids: Texts) -> list[LineScore]:
     """Score the reconstruction of each text, given with its token ids, from the mean of its latent."""
-    decoded = reconstruct_ids(run.model, ids, progress="reconstruct")
+    decoded = reconstruct_ids(run.model, ids, request=run.request(ids), progress="reconstruct")
     references, copies = (run.tokenizer.batch_decode([list(each) for each in many]) for many in (ids, decoded))
     return [
         LineScore(
@@ -107,7 +108,7 @@ def score_lines(run: Run, lines: Sequence[str], ids: Texts) -> list[LineScore]:
             reconstruction=copy,
             bleu=sentence_bleu(copy, [reference]).score,
             exact=list(given) == list(found),
-            text_exact=copy == line,
+            text_exact=same_text(line, copy, found, run.tokenizer),
             cross_entropy=evaluate_losses(run.model, [given])["loss"],
         )
         for line, given, found, reference, copy in zip(lines, ids, decoded, references, copies, strict=True)

@@ -160,6 +160,8 @@ def writing_to(path: Path, *, remove: bool = True) -> Iterator[None]:
 def file_lock(path: Path) -> BaseFileLock:
     """Return the lock at `path`, which one process at a time can hold; its directory is made if missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_symlink():  # early versions of filelock empty the file that a link leads to
+        raise InputError(f"{path}: is a link, expected a file of its own. Remove it.")
     return FileLock(path)
 
 

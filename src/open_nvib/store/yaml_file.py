@@ -31,8 +31,18 @@ NAMES: dict[Any, str] = {
 """What messages call a type."""
 
 
+MOST_VALUES = 100_000
+"""Values of a YAML file, with its aliases written out: a few lines of aliases of aliases can be billions."""
+
+
 class _Loader(yaml.SafeLoader):
     """YAML as PyYAML reads it, but 1e-3 is a number, a date is text and a duplicate key is an error."""
+
+    def get_single_node(self) -> yaml.Node | None:
+        node = super().get_single_node()
+        if node is not None and _count_values(node, {}) > MOST_VALUES:
+            raise InputError(f"has more than {MOST_VALUES:,} values, each alias written out. Write fewer.")
+        return node
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -43,6 +53,16 @@ class _Loader(yaml.SafeLoader):
                 raise InputError(f"line {line}: duplicate key {key.value!r}. Rename one, or remove it.")
             seen.add((key.tag, str(key.value)))
         return node
+
+
+def _count_values(node: yaml.Node, known: dict[int, int]) -> int:
+    """Count the values inside a node, those of an alias each time; `known` has the nodes that were counted."""
+    if id(node) not in known:
+        known[id(node)] = 1  # also if the node is inside itself
+        entries = node.value if isinstance(node, yaml.CollectionNode) else ()
+        inside = (each for entry in entries for each in (entry if isinstance(entry, tuple) else (entry,)))
+        known[id(node)] += sum(_count_values(each, known) for each in inside)
+    return known[id(node)]
 
 
 _Loader.yaml_implicit_resolvers = {

@@ -145,9 +145,9 @@ def evaluate_losses(model: TextAutoencoder, texts: Texts, request: VectorRequest
     return metrics
 
 
-def same_text(original: str, reconstruction: str) -> bool:
-    """Tell whether a text comes back word for word: as the user wrote it, apart from the width of spaces."""
-    return original.split() == reconstruction.split()
+def same_text(original: str, reconstruction: str, ids: Sequence[int], tokenizer: PreTrainedTokenizerBase) -> bool:
+    """Tell whether a text comes back word for word, apart from the width of spaces; with [UNK], it never does."""
+    return tokenizer.unk_token_id not in ids and original.split() == reconstruction.split()
 
 
 def score_reconstruction(
@@ -167,9 +167,7 @@ def score_reconstruction(
     scores = {"bleu": bleu.corpus_score(hypotheses, [references]).score, "exact": exact}
     if originals is not None:
         scores["text_bleu"] = bleu.corpus_score(hypotheses, [originals]).score
-        unknown = tokenizer.unk_token_id
-        same = [
-            unknown not in ids and same_text(a, b) for ids, a, b in zip(decoded, originals, hypotheses, strict=True)
-        ]
+        found = zip(originals, hypotheses, decoded, strict=True)
+        same = [same_text(line, copy, ids, tokenizer) for line, copy, ids in found]
         scores["text_exact"] = sum(same) / max(1, len(same))
     return scores, str(bleu.get_signature())

@@ -183,7 +183,7 @@ class Run:
         for index, text in enumerate(ids):
             if not 1 <= len(text) <= self.longest:
                 raise InputError(f"texts[{index}] has {len(text)} tokens, expected 1 to {self.longest}.")
-            if not 0 <= min(text) <= max(text) < vocabulary:
+            if not 0 <= min(text) <= max(text) < vocabulary or torch.as_tensor(text).is_floating_point():
                 raise InputError(f"texts[{index}] has a token beyond the vocabulary, expected 0 to {vocabulary - 1}.")
 
     def request(
@@ -280,6 +280,8 @@ class Run:
             check_number(name, value)
         if length is not None and (type(length) is not int or not 1 <= length <= self.longest):
             raise InputError(f"length is {length}, expected a whole number from 1 to {self.longest}.")
+        if length is not None and (text := self.length_warning([range(length)])):
+            warnings.warn(text, OutsideTraining, stacklevel=3)
         bottleneck = self.model.encoder.bottleneck
         if not bottleneck.has_prior:
             raise InputError(f"{self.path.name}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
@@ -372,6 +374,7 @@ class Run:
     @torch.no_grad()
     def inspect_ids(self, ids: Sequence[int], request: VectorRequest | None = None) -> LatentReport:
         """Return the latent of one text that is tokenised already, with a report on each of its tokens."""
+        self._check_ids([ids])
         inputs = make_batch(self.model, [ids])
         mask = inputs["attention_mask"].bool()
         encoder = self.model.encoder
