@@ -1,13 +1,17 @@
 """The scorers against sources whose entropy is known, and against likelihoods summed by hand."""
 
 import math
+import shutil
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import nn
+from transformers import BertConfig, BertForMaskedLM
 
-from open_nvib.evaluation.scorers import Scorer, make_scorer, open_judge, score, train_scorer
+from open_nvib.evaluation.scorers import Scorer, identify_judge, make_scorer, open_judge, score, train_scorer
+from open_nvib.store.files import InputError
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from tools.scorers_on_noise import entropy_of_noise, make_noise, noise_config
 
@@ -149,3 +153,31 @@ def test_a_judge_scores_one_token_after_another_and_counts_words(judge):
             nats -= logits.log_softmax(-1)[token].item()
     assert opened.word_perplexity(texts) == pytest.approx(math.exp(nats / 8), rel=1e-4)
     assert opened.word_perplexity(["", " "]) is None, "there is no word to divide by"
+
+
+def test_a_judge_that_reads_both_sides_is_refused(judge, tmp_path):
+    """Transformers opens a BERT as a causal language model; its perplexity would be that of reading the answer."""
+    shutil.copytree(judge, tmp_path / "bert")
+    sizes: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = BertConfig(vocab_size=257, intermediate_size=16, initializer_range=0.5, **sizes)
+    BertForMaskedLM(config).save_pretrained(tmp_path / "bert")
+    with pytest.raises(InputError, match="causal"):
+        open_judge(str(tmp_path / "bert"))
+
+
+def test_a_text_beyond_the_positions_of_a_judge_is_one_line(judge):
+    opened = open_judge(str(judge))
+    assert opened.word_perplexity(["x" * (opened.model.config.max_position_embeddings - 1)])
+    with pytest.raises(InputError, match="judge"):
+        opened.word_perplexity(["x" * opened.model.config.max_position_embeddings])
+
+
+def test_scores_of_another_judge_in_the_same_folder_are_not_taken(judge, tmp_path):
+    folder = shutil.copytree(judge, tmp_path / "judge")
+    known = identify_judge(str(folder))
+    assert identify_judge(str(folder)) == known
+    model = open_judge(str(folder)).model
+    torch.nn.init.zeros_(model.lm_head.weight)
+    model.save_pretrained(folder)
+    assert identify_judge(str(folder)) != known
+    assert identify_judge("someone/on-the-hub") == {"judge": "someone/on-the-hub"}

@@ -59,6 +59,21 @@ def test_a_plain_trainer_trains_on_samples(tmp_path):
     assert trainer.evaluate()["eval_loss"] == trainer.evaluate()["eval_loss"]
 
 
+def test_metrics_of_a_plain_trainer_see_the_logits(tmp_path):
+    """The accuracy of a model that has learned nothing, counted from one call by hand."""
+    model, batch = make_model("nvae").eval(), make_batch(7, 7, 7, 7)
+    rows = [{name: values[row] for name, values in batch.items()} for row in range(4)]
+    arguments = TrainingArguments(output_dir=str(tmp_path), report_to="none", use_cpu=True)
+
+    def accuracy(found: Any) -> dict[str, float]:
+        return {"accuracy": (found.predictions.argmax(-1) == found.label_ids).mean()}
+
+    trainer = Trainer(model, arguments, eval_dataset=rows, compute_metrics=accuracy)  # pyright: ignore[reportArgumentType]
+    with torch.no_grad():
+        right = model(**batch).logits.argmax(-1) == batch["labels"]
+    assert trainer.evaluate()["eval_accuracy"] == pytest.approx(right.float().mean().item())
+
+
 def gradients(model: Any, folder: Path, batch_size: int) -> dict[str, torch.Tensor]:
     """What a plain Trainer gives an optimiser in one step on 4 texts, in batches of a size, without noise."""
     model.encoder.bottleneck.sample = lambda latent: latent.mean()

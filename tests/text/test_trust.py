@@ -1,6 +1,7 @@
 """What a newcomer found: options that did nothing, advice that is refused, and what had no test."""
 
 from copy import deepcopy
+from types import SimpleNamespace
 
 import pytest
 from transformers import pipeline
@@ -8,7 +9,7 @@ from transformers import pipeline
 from open_nvib.cli import main
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, Schedule, TrainConfig
-from open_nvib.text.training.trainer import find_troubles
+from open_nvib.text.training.trainer import find_troubles, time_left
 
 GATE = ModelSettings(alpha_activation="gate")
 IGNORED = {
@@ -31,6 +32,12 @@ def test_gates_are_not_told_to_set_what_they_refuse():
     metrics = {"loss": 1.0, "kept": 1.0, "bleu": 50.0}
     assert "keep_share" in find_troubles(metrics, None, drops=True)["all kept"]
     assert "keep_share" not in find_troubles(metrics, None, drops=True, gates=True)["all kept"]
+
+
+def test_training_says_the_time_left():
+    """At 2 s for each of 30 steps since it went on, 3,000 steps take 1:40:00; nothing is left at the end."""
+    assert time_left(30, SimpleNamespace(global_step=1000, max_steps=4000), 60.0).strip() == "left 1:40:00"
+    assert time_left(30, SimpleNamespace(global_step=4000, max_steps=4000), 60.0) == ""
 
 
 def test_a_text_generation_pipeline_is_refused_in_one_line(trained, known):

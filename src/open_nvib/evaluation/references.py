@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from open_nvib.evaluation.scorers import Judge, Scorer, make_scorer, open_judge, score, train_scorer
+from open_nvib.evaluation.scorers import Judge, Scorer, identify_judge, make_scorer, open_judge, score, train_scorer
 from open_nvib.store.files import ResultCache, damage, digest, file_lock, obstacle_to_writing, seal
 from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import Prepared
@@ -57,11 +57,10 @@ class References:
         sizes = {name: getattr(self.config, name) for name in SIZES}
         return {"recipe": self.prepared.recipe, "partition": self.partition, **how, **sizes}
 
-    @property
+    @cached_property
     def judged_inputs(self) -> dict[str, Any]:
         """All that the scores of texts depend on."""
-        judge = self.settings.judge
-        return {**self.inputs, **({} if judge is None else {"judge": judge})}
+        return {**self.inputs, **({} if self.settings.judge is None else identify_judge(self.settings.judge))}
 
     @property
     def shared(self) -> Path:

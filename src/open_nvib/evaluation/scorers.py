@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from tqdm.auto import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LMHeadModel
 
-from open_nvib.store.files import InputError, in_one_line
+from open_nvib.store.files import InputError, digest_of_file, in_one_line
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
 from open_nvib.text.model.batches import Collator, LengthGroupedSampler, Texts, in_batches
 from open_nvib.text.model.configuration import TextAutoencoderConfig
@@ -198,6 +198,9 @@ class Judge:
         """
         start = self.tokenizer.bos_token_id if self.tokenizer.bos_token_id is not None else self.tokenizer.eos_token_id
         ids = [[start, *self.tokenizer(text, add_special_tokens=False)["input_ids"]] for text in texts]
+        longest = getattr(self.model.config, "max_position_embeddings", math.inf)
+        if (most := max(map(len, ids), default=0)) > longest:
+            raise InputError(f"judge: a text has {most} tokens of its tokenizer, and the model takes {longest}.")
         nats = 0.0
         for _, chosen in in_batches(ids, JUDGING_BATCH, len, "judge"):
             padded = nn.utils.rnn.pad_sequence([torch.tensor(text) for text in chosen], True, IGNORED)
@@ -222,4 +225,14 @@ def open_judge(name: str, device: torch.device | str = "cpu") -> Judge:
         ) from error
     if tokenizer.bos_token_id is None and tokenizer.eos_token_id is None:
         raise InputError(f"judge {name!r}: its tokenizer has no token for the start or the end of a text.")
-    return Judge(model.to(device).eval(), tokenizer)
+    with torch.no_grad():
+        one, other = model.eval()(input_ids=torch.tensor([[0, 1, 2], [0, 1, 3]])).logits[:, :2]
+    if not torch.allclose(one, other, rtol=1e-3, atol=1e-3):  # BERT, which transformers opens as one
+        raise InputError(f"judge {name!r}: reads the tokens that it scores, expected a causal language model.")
+    return Judge(model.to(device), tokenizer)
+
+
+def identify_judge(name: str) -> dict[str, Any]:
+    """Return what the scores of a judge depend on: of a folder, its files, as another model may replace them."""
+    files = sorted(file for kind in ("*.safetensors", "*.json") for file in Path(name).expanduser().glob(kind))
+    return {"judge": name, **({"judge_files": [digest_of_file(file) for file in files]} if files else {})}
