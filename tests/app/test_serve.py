@@ -19,7 +19,7 @@ from open_nvib.app import serve
 from open_nvib.app.handlers import PageBlocks, on, shown
 from open_nvib.app.network import MAX_OPEN_PER_CLIENT, MAX_POSTS, MAX_POSTS_PER_CLIENT
 from open_nvib.app.page import MAX_BODY_BYTES, serving
-from open_nvib.app.tabs import verdict
+from open_nvib.app.tabs import length_range, verdict
 from open_nvib.store.files import InputError
 
 
@@ -94,8 +94,14 @@ def test_a_mistake_clears_old_results(client):
     assert results == [""] * 4
 
 
-def test_a_length_never_seen_in_training_is_warned_about(client, known):
-    assert "trained with" in call(client, "inspect-strip", ["nvae", " ".join(known[:4])])["data"][1]
+def test_a_length_never_seen_in_training_is_warned_about(client, known, runs):
+    long = " ".join(known[:4])
+    assert "trained with" in call(client, "inspect-strip", ["nvae", long])["data"][1]
+    assert "trained with" in call(client, "edit-decoded", ["nvae", long])["data"][3]
+    assert "trained with" in call(client, "interpolate-point", ["nvae", known[0], long, 0.5])["data"][0]
+    assert "less than minimum" in json.dumps(call(client, "generate-texts", ["nvae", 5, 0, False, 0, 0.3]))
+    found = length_range(runs["nvae"])
+    assert (found["minimum"], found["maximum"]) == runs["nvae"].trained_lengths
 
 
 def test_a_text_with_unknown_characters_is_never_the_same(runs):

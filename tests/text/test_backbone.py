@@ -74,7 +74,8 @@ def write_model(folder: Path, family: str) -> None:
     ids |= {} if t5 else {"bos_token_id": tokenizer.bos_token_id}
     torch.manual_seed(1)
     kind = getattr(transformers, name)
-    model = kind(kind.config_class(vocab_size=len(tokenizer), **settings, **ids))
+    rows = len(tokenizer) + 5  # some for no token, as many models have
+    model = kind(kind.config_class(vocab_size=rows, **settings, **ids))
     if family == "marian":
         model.final_logits_bias.normal_()
     if family == "flan":  # T5 1.1 has a head of its own

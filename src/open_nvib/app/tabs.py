@@ -103,7 +103,7 @@ def _number_range(run: Run, tokens: int, vectors: int, *, moved: bool) -> dict[s
     if takes_any_number(run):
         info = "Begins at the fewest with which the text is exact."
     elif run.model.encoder.bottleneck.decides:
-        info = "Begins at the number that the model decides."
+        info = "Begins at the number that the model decides. Others may come out wrong."
     else:
         info = f"This run was trained with {trained_share(run):g} for each token. Other numbers make it worse."
     return {"maximum": tokens, "info": info, "visible": True, **({} if moved else {"value": vectors})}
@@ -124,7 +124,8 @@ def edit(run: Run, latent: Any, factors: Mapping[int, float]) -> str:
     before, after = (
         run.decode(mixture, 2 * latent.lengths)[0] for mixture in (latent.mean(), reweight(latent, factors))
     )
-    return pieces.marked(before, after, "as without a change" if before == after else CHANGED)
+    noted = pieces.notes([unseen_length(run, range(int(latent.lengths)))])
+    return noted + pieces.marked(before, after, "as without a change" if before == after else CHANGED)
 
 
 def add_edit(page: Page, tab: gr.Tab) -> None:
@@ -164,9 +165,10 @@ def add_edit(page: Page, tab: gr.Tab) -> None:
     on([switches.input, vector.input, factor.input], change, [page.run, text, switches, vector, factor], outputs)
 
 
-def max_length(run: Run) -> int:
-    """The longest text to ask for: the longest that the run was trained on."""
-    return min(len(run.histogram) - 1, run.model.config.max_positions - 1)
+def length_range(run: Run) -> dict[str, Any]:
+    """Value and range of the slider of the length: the lengths that the run was trained on."""
+    low, high = run.trained_lengths or (1, run.longest)
+    return {"minimum": low, "maximum": high, "value": min(max(12, low), high)}
 
 
 def delta_of(run: Run) -> float | None:
@@ -189,9 +191,8 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
         seed = gr.Number(0, label="Seed", info="The same seed, the same texts.", precision=0, elem_id="generate-seed")
     with gr.Row():
         natural = gr.Checkbox(True, label="Lengths as in the training data", min_width=200, elem_id="generate-natural")
-        longest = max_length(first)
         length = gr.Slider(
-            1, longest, min(12, longest), step=1, label="or this many tokens", min_width=200, elem_id="generate-length"
+            **length_range(first), step=1, label="or this many tokens", min_width=200, elem_id="generate-length"
         )
         delta = gr.Slider(
             minimum=0,
@@ -214,9 +215,9 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
 
     def adapt(name: Any, many: Any, number: Any) -> list[Any]:
         run = page.chosen(name)
-        longest, found = max_length(run), delta_range(run)
+        found = delta_range(run)
         texts = generate(name, many, number, True, None, found["value"])
-        return [True, gr.Slider(maximum=longest, value=min(12, longest)), gr.Slider(**found), texts]
+        return [True, gr.Slider(**length_range(run)), gr.Slider(**found), texts]
 
     on([button.click, tab.select], generate, [page.run, count, seed, natural, length, delta], [texts])
     on([page.run.change], adapt, [page.run, count, seed], [natural, length, delta, texts])
@@ -242,7 +243,8 @@ def add_interpolate(page: Page, tab: gr.Tab) -> None:
     def show_point(name: Any, first: Any, second: Any, weight: Any) -> str:
         run, first, second = page.chosen(name), checked_text(first), checked_text(second, "the second sentence")
         ((before,), text) = run.normalise([first]), run.between(first, second, weight)
-        return pieces.marked(before, text, "the first sentence" if before == text else CHANGED)
+        noted = pieces.notes([unseen_length(run, ids) for ids in run.tokenize([first, second])])
+        return noted + pieces.marked(before, text, "the first sentence" if before == text else CHANGED)
 
     def show_all(name: Any, first: Any, second: Any, weight: Any) -> list[str]:
         at_point = show_point(name, first, second, weight)

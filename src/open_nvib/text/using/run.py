@@ -425,7 +425,8 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
     histogram = torch.tensor(read_lengths(path).lengths) if (path / LENGTHS).is_file() else None
     model_folder, tokenizer_folder = (path, path) if published else (path / MODEL, path / TOKENIZER)
     model, tokenizer = _load_model(model_folder), open_tokenizer(tokenizer_folder, fix=RESTORE)
-    if len(tokenizer) != model.config.vocab_size:
+    spare = model.config.vocab_size - len(tokenizer)
+    if spare < 0 or (spare and model.config.pretrained is None):  # pretrained models may have rows that no token uses
         raise InputError(
             f"{tokenizer_folder}: has {len(tokenizer)} entries, expected the {model.config.vocab_size} of the model. "
             f"{RESTORE}"
