@@ -45,6 +45,7 @@ def test_vectors_that_weigh_the_same_are_coloured_by_kl():
     page = token_strip([replace(token("a"), kl=62.0), replace(token("b"), kl=124.0), token("c", 0.55)])
     assert page.index("--shade:39%") < page.index("--shade:70%")
     assert "KL, 3 to 124 nats" in page
+    assert "colour" not in token_strip([replace(token(text), kl=None) for text in "abc"])  # a model without a KL
 
 
 def test_of_a_pooled_latent_no_token_is_called_dropped():

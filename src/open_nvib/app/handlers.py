@@ -148,7 +148,8 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     kept = [token for token in tokens if token.kept]
     weights, nats = [token.weight for token in kept], [token.kl for token in kept if token.kl is not None]
     usual = median(weights) if weights else 0.0
-    by_kl = bool(nats) and not pooled and sum(abs(weight - usual) < 0.01 * usual for weight in weights) > len(kept) / 2
+    alike = pooled or sum(abs(weight - usual) < 0.01 * usual for weight in weights) > len(kept) / 2
+    by_kl = bool(nats) and alike and not pooled
     most = (max(nats) if by_kl else max(weights, default=0.0)) or 1.0
     spans: list[tuple[TokenReport, TokenReport | None]] = []  # each token with the one whose vector it is in
     shades = []
@@ -164,7 +165,7 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
         line = f"{len(kept)} vector{'s' * (len(kept) != 1)} for {len(tokens)} tokens; those on one ground share one"
     colour = f"KL, {min(nats):.0f} to {max(nats):.0f} nats" if by_kl else "weight"
     prior = f"; the prior has {prior_weight:.0%} of the weight" if prior_weight else ""
-    lines = [line + prior, f"stronger colour: more {colour}" if len(kept) > 1 and not pooled else ""]
+    lines = [line + prior, f"stronger colour: more {colour}" if len(kept) > 1 and (by_kl or not alike) else ""]
     return pieces.token_strip(spans, shades, lines)
 
 
