@@ -57,7 +57,7 @@ def tiny(kind: str, data: str) -> TrainConfig:
 
 @pytest.fixture(scope="session")
 def runs(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
-    """The recipe, an NVAE of the paper that drops vectors and has a small Δ, a VTS, a VTP, and one for any number."""
+    """The recipe, an NVAE of the paper that drops vectors at a small Δ, a VTS, a VTP, one for any number, and gates."""
     folder, data = tmp_path_factory.mktemp("others"), trained.config.data
 
     def made(name: str, config: TrainConfig) -> Run:
@@ -68,7 +68,9 @@ def runs(trained: Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Ru
     any_number = replace(
         many, model=replace(many.model, stride_pooling=True), loss=replace(many.loss, shares="log_uniform")
     )
-    others = {"vts": tiny("vts", data), "vtp": tiny("vtp", data), "any": any_number}
+    gates = tiny("nvae", data)
+    gates = replace(gates, model=replace(gates.model, alpha_activation="gate"))
+    others = {"vts": tiny("vts", data), "vtp": tiny("vtp", data), "any": any_number, "gates": gates}
     return {
         "nvae": made("nvae", small_recipe(data)),
         "paper": trained,

@@ -100,6 +100,17 @@ def test_a_run_for_any_number_begins_at_the_fewest(page, runs, known):
     expect(page.locator("#inspect-number input[type=number]")).to_have_value(str(inspect(runs["any"], known[0])[0]))
 
 
+def test_a_run_with_gates_begins_at_the_number_that_it_decides(page, runs, known):
+    choose(page, "gates")
+    send(page, "inspect-text", known[0])
+    number = page.locator("#inspect-number input[type=number]")
+    expect(page.locator("#inspect-number")).to_contain_text("decides")
+    expect(number).to_have_value(str(inspect(runs["gates"], known[0])[0]))
+    number.fill("1")
+    number.press("Enter")
+    expect(page.locator("#inspect-strip")).to_contain_text("1 vector for")
+
+
 def test_a_fixed_number_of_vectors_has_no_slider(page):
     expect(page.locator("#inspect-number")).to_be_visible()
     choose(page, "vts")
