@@ -1,6 +1,7 @@
 """Reconstruction and the vectors kept: against counting by hand."""
 
 import statistics
+import warnings
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from open_nvib.evaluation.reconstruction import by_length, kept_by_kind, kept_sh
 from open_nvib.evaluation.references import choose
 from open_nvib.report.summary import summarise_evaluation
 from open_nvib.store.evaluations import KeptAtLength
+from open_nvib.store.files import OutsideTraining
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.decoding import evaluate_losses, score_reconstruction
 from open_nvib.text.using.run import load_run
@@ -131,7 +133,9 @@ def test_lines_of_a_file_are_compared_by_words_and_warned_about(nvae, tmp_path, 
     """A tab is a space; what the tokenizer does not know never comes back; one token is fewer than training had."""
     monkeypatch.setattr("open_nvib.evaluation.reconstruction.reconstruct_ids", lambda model, ids, **_: ids)
     (tmp_path / "mine.txt").write_text("the  river\twas old\nthe river was [UNK]\nriver\n")
-    main(["evaluate", str(nvae), "--file", str(tmp_path / "mine.txt")])
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", OutsideTraining)
+        main(["evaluate", str(nvae), "--file", str(tmp_path / "mine.txt")])
     printed = capsys.readouterr()
     rows = [line.split("\t")[1:] for line in printed.out.splitlines()[1:]]
     assert [row[:2] for row in rows] == [["yes", "yes"], ["yes", "no"], ["yes", "yes"]]
