@@ -183,7 +183,7 @@ class Run:
         for index, text in enumerate(ids):
             if not 1 <= len(text) <= self.longest:
                 raise InputError(f"texts[{index}] has {len(text)} tokens, expected 1 to {self.longest}.")
-            if not 0 <= min(text) <= max(text) < vocabulary or torch.as_tensor(text).is_floating_point():
+            if not 0 <= min(text) <= max(text) < vocabulary:
                 raise InputError(f"texts[{index}] has a token beyond the vocabulary, expected 0 to {vocabulary - 1}.")
 
     def request(
