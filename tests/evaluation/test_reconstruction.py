@@ -130,7 +130,7 @@ def test_each_line_of_a_file_has_a_score(nvae, tmp_path, capsys):
 
 
 def test_lines_of_a_file_are_compared_by_words_and_warned_about(nvae, tmp_path, capsys, monkeypatch):
-    """A tab is a space; what the tokenizer does not know never comes back; one token is fewer than training had."""
+    """A tab is a space; what the tokenizer does not know never comes back; all are shorter than training had."""
     monkeypatch.setattr("open_nvib.evaluation.reconstruction.reconstruct_ids", lambda model, ids, **_: ids)
     (tmp_path / "mine.txt").write_text("the  river\twas old\nthe river was [UNK]\nriver\n")
     with warnings.catch_warnings():
@@ -140,7 +140,7 @@ def test_lines_of_a_file_are_compared_by_words_and_warned_about(nvae, tmp_path, 
     rows = [line.split("\t")[1:] for line in printed.out.splitlines()[1:]]
     assert [row[:2] for row in rows] == [["yes", "yes"], ["yes", "no"], ["yes", "yes"]]
     assert [row[3] for row in rows] == ["the river was old", "the river was [UNK]", "river"]
-    assert "texts[2] has 1 token: the model was trained on" in printed.err
+    assert "and 2 more: the model was trained on" in printed.err
 
 
 def test_lines_of_a_file_take_no_settings_of_an_evaluation(nvae, tmp_path, capsys):
