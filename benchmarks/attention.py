@@ -2,9 +2,10 @@
 
     python benchmarks/attention.py --output benchmarks/results.json
 
-The two run in turns and the tables have ratios of medians of CPU time, which a noisy machine disturbs little. Ordinary attention is
-called as a decoder would, without weights and without a mask, which is its fastest way. `MixtureSelfAttention` is
-compared with the `torch.nn.TransformerEncoderLayer` of the same sizes, whose test time is torch's fused layer.
+The two run in turns and the tables have ratios of medians of CPU time, which a noisy machine disturbs little. Ordinary
+attention is called as a decoder would, without weights and without a mask, which is its fastest way.
+`MixtureSelfAttention` is compared with the `torch.nn.TransformerEncoderLayer` of the same sizes, whose test time is
+torch's fused layer.
 """
 
 import argparse

@@ -12,7 +12,6 @@ from open_nvib._records import unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected
 from open_nvib.mixtures import ImpulseMixture
 
-
 SMALL_SET = 64
 """Vectors up to which, at test time, the kernel's own bias takes less time than a bias in the keys (`_fused`)."""
 
