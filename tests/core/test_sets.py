@@ -98,17 +98,23 @@ def test_self_attention_with_equal_weights_is_torchs(norm_first, training):
     torch.testing.assert_close(mixture.z, torchs.train(training)(z), atol=1e-5, rtol=1e-5)
 
 
-def test_self_attention_reads_a_vector_of_double_weight_as_two():
+@pytest.mark.parametrize("gradients", [True, False])
+def test_self_attention_reads_a_vector_of_double_weight_as_two(gradients):
     torch.manual_seed(4)
     layer, z = nv.MixtureSelfAttention(SIZE, 2, 16, dropout=0.0), torch.randn(1, 3, SIZE)
     double = nv.ImpulseMixture(z=z, log_pi=torch.tensor([[2.0, 1.0, 1.0]]).log())
     twice = nv.ImpulseMixture(z=z[:, [0, 0, 1, 2]], log_pi=torch.zeros(1, 4))
-    torch.testing.assert_close(layer(double).z, layer(twice).z[:, 1:])
     # a vector without weight changes nothing, and order does not matter
     more = nv.ImpulseMixture(torch.cat([z, 9 * z[:, :1]], 1), torch.tensor([[2.0, 1.0, 1.0, 0.0]]).log())
-    torch.testing.assert_close(layer(more).z[:, :3], layer(double).z)
     order = torch.tensor([2, 0, 1])
-    torch.testing.assert_close(layer(double.map(lambda x: x[:, order])).z, layer(double).z[:, order])
+    with torch.set_grad_enabled(gradients):
+        torch.testing.assert_close(layer(double).z, layer(twice).z[:, 1:])
+        torch.testing.assert_close(layer(more).z[:, :3], layer(double).z)
+        torch.testing.assert_close(layer(double.map(lambda x: x[:, order])).z, layer(double).z[:, order])
+
+
+def test_self_attention_has_gradients_and_keeps_the_spread():
+    layer = nv.MixtureSelfAttention(SIZE, 2, 16, dropout=0.0)
     posterior = nv.NVIB(SIZE)(torch.randn(1, 4, SIZE, requires_grad=True))
     layer(posterior.sample()).z.sum().backward()
     assert layer(posterior.points()).spread is not None
