@@ -11,8 +11,11 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import multivariate_normal
 
 from open_nvib.cli import main
+from open_nvib.evaluation import evaluate
+from open_nvib.report.summary import summarise_evaluation
 from open_nvib.store.files import InputError
-from open_nvib.store.runs import PRIOR
+from open_nvib.store.runs import PRIOR, read_metrics
+from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model import learned_prior
 from open_nvib.text.model.autoencoder import TextAutoencoder
@@ -184,6 +187,17 @@ def test_the_command_fits_and_samples(trained, tmp_path, capsys):
     main(["fit-prior", str(path), "--texts", "40"])
     main(["sample", str(path), "--prior", "learned", "--count", "3", "--length", "9"])
     assert len(capsys.readouterr().out.splitlines()) == 4
+
+
+def test_an_evaluation_measures_both_priors(fitted):
+    settings = EvaluateConfig(measure=["generation"], samples=6, scorer_steps=2)
+    found = evaluate(fitted.path, settings, say=lambda line: None)
+    assert found.generation and found.generation.learned
+    assert found.generation.examples == tuple(fitted.sample(6))
+    assert found.generation.learned.examples == tuple(fitted.sample(6, prior="learned"))
+    assert found.generation.learned.real == found.generation.real
+    assert "of the learned prior" in summarise_evaluation(found)
+    assert read_metrics(fitted.path).evaluations[found.name] == found
 
 
 @pytest.mark.parametrize(
