@@ -192,7 +192,8 @@ def test_the_command_fits_and_samples(trained, tmp_path, capsys):
 def test_an_evaluation_measures_both_priors(fitted):
     settings = EvaluateConfig(measure=["generation"], samples=6, scorer_steps=2)
     found = evaluate(fitted.path, settings, say=lambda line: None)
-    assert found.generation and found.generation.learned
+    assert found.generation is not None
+    assert found.generation.learned is not None
     assert found.generation.examples == tuple(fitted.sample(6))
     assert found.generation.learned.examples == tuple(fitted.sample(6, prior="learned"))
     assert found.generation.learned.real == found.generation.real
