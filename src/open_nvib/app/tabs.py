@@ -203,24 +203,33 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
             min_width=200,
             elem_id="generate-delta",
         )
+        learned = gr.Checkbox(
+            first.has_learned_prior,
+            label="From the learned prior",
+            visible=first.has_learned_prior,
+            min_width=200,
+            elem_id="generate-learned",
+        )
     button = gr.Button("Generate", variant="primary", elem_id="generate-go")
     texts = shown("generate-texts")
 
-    def generate(name: Any, many: Any, number: Any, as_in_data: Any, tokens: Any, chosen_delta: Any) -> str:
+    def generate(name: Any, many: Any, number: Any, as_in_data: Any, tokens: Any, delta: Any, is_learned: Any) -> str:
         run = page.chosen(name)
-        own = delta_of(run)
-        delta = None if own is None or chosen_delta == own else chosen_delta
+        options: dict[str, Any] = {"prior": "learned"} if is_learned else {}
+        if not is_learned and delta_of(run) not in (None, delta):
+            options["delta"] = delta
         length = None if as_in_data else int(tokens)
-        return pieces.text_list(run.sample(int(many), seed=number, length=length, delta=delta))
+        return pieces.text_list(run.sample(int(many), seed=number, length=length, **options))
 
     def adapt(name: Any, many: Any, number: Any) -> list[Any]:
         run = page.chosen(name)
-        found = delta_range(run)
-        texts = generate(name, many, number, True, None, found["value"])
-        return [True, gr.Slider(**length_range(run)), gr.Slider(**found), texts]
+        found, fitted = delta_range(run), run.has_learned_prior
+        texts = generate(name, many, number, True, None, found["value"], fitted)
+        sliders = gr.Slider(**length_range(run)), gr.Slider(**found)
+        return [True, *sliders, gr.Checkbox(value=fitted, visible=fitted), texts]
 
-    on([button.click, tab.select], generate, [page.run, count, seed, natural, length, delta], [texts])
-    on([page.run.change], adapt, [page.run, count, seed], [natural, length, delta, texts])
+    on([button.click, tab.select], generate, [page.run, count, seed, natural, length, delta, learned], [texts])
+    on([page.run.change], adapt, [page.run, count, seed], [natural, length, delta, learned, texts])
 
 
 def add_interpolate(page: Page, tab: gr.Tab) -> None:

@@ -159,6 +159,8 @@ def sample(
     delta: float | None = None,
     vectors: int | None = None,
     share: float | None = None,
+    prior: Literal["unit", "learned"] = "unit",
+    noise_scale: float | None = None,
 ) -> None:
     """Generate texts from the prior.
 
@@ -170,10 +172,43 @@ def sample(
         vectors: how many vectors a latent has, of a model that takes any number; the fewest of a sentence of the
             length if not given
         share: vectors per token of the length instead, above 0 and at most 1
+        prior: unit: that of the training loss; learned: that of `nvib fit-prior`
+        noise_scale: factor of the noise of the learned prior; 0.3 if not given
     """
-    number = Number(vectors=vectors, share=share).options()
-    for line in text.load_run(run, device=device).sample(count, seed=seed, length=length, delta=delta, **number):
+    options: dict[str, Any] = {"length": length, "delta": delta, "prior": prior, "noise_scale": noise_scale}
+    options |= Number(vectors=vectors, share=share).options()
+    for line in text.load_run(run, device=device).sample(count, seed=seed, **options):
         print(line)
+
+
+def fit_prior(
+    run: RunDirectory,
+    *,
+    device: Device = None,
+    data: str | None = None,
+    texts: int = 5_000,
+    share: float = 0.25,
+    seed: int = 0,
+) -> None:
+    """Fit a prior to the latents of training texts, for `nvib sample --prior learned`.
+
+    Args:
+        data: directory of the run's prepared data, if it was moved
+        texts: how many training sentences
+        share: vectors per token, above 0 and at most 1, of a model that takes any number
+        seed: of the choice of sentences
+    """
+    from open_nvib.evaluation.evaluate import data_of
+    from open_nvib.evaluation.references import choose
+    from open_nvib.store.settings import check_number
+
+    check_number("texts", texts)
+    check_number("seed", seed)
+    opened = text.load_run(run, device=device)
+    training = data_of(opened, data).split(opened.config.partition, "train")["input_ids"]
+    chosen = [ids for ids in choose(list(training), texts, seed) if len(ids) <= opened.longest]
+    opened.fit_prior(chosen, share=share)
+    print(f"{run}: prior fitted to {len(chosen):,} sentences. To sample it: nvib sample {run} --prior learned")
 
 
 def interpolate(
@@ -355,6 +390,7 @@ NVIB = Group(
         "check": check,
         "reconstruct": reconstruct,
         "sample": sample,
+        "fit-prior": fit_prior,
         "interpolate": interpolate,
         "inspect": inspect,
         "encode": encode,

@@ -25,10 +25,10 @@ from open_nvib.store.evaluations import (
     merge,
 )
 from open_nvib.store.files import InputError, ResultCache, digest_of_file, obstacle_to_writing
-from open_nvib.store.runs import MODEL, WEIGHTS, RunMetrics, change_metrics, read_lengths, read_metrics
+from open_nvib.store.runs import MODEL, PRIOR, WEIGHTS, RunMetrics, change_metrics, read_lengths, read_metrics
 from open_nvib.store.task_settings import PARTS, EvaluateConfig, Part
 from open_nvib.text.data import Prepared, load_prepared
-from open_nvib.text.using.run import Run, load_run
+from open_nvib.text.using.run import Prior, Run, load_run
 
 T = TypeVar("T")
 
@@ -71,7 +71,7 @@ def evaluate(
                 f"{directory}: cannot be written ({why}). An evaluation keeps its results there: copy the run to where "
                 f"it can be written."
             )
-    fresh = _Evaluator(loaded, settings, _data_of(loaded, data), say).measure()
+    fresh = _Evaluator(loaded, settings, data_of(loaded, data), say).measure()
 
     def add(metrics: RunMetrics) -> RunMetrics:
         merged = merge(metrics.evaluations.get(fresh.name), fresh, lambda text: say(f"{loaded.path}: {text}"))
@@ -80,7 +80,7 @@ def evaluate(
     return change_metrics(loaded.path, add).evaluations[fresh.name]
 
 
-def _data_of(run: Run, data: str | Path | None) -> Prepared:
+def data_of(run: Run, data: str | Path | None) -> Prepared:
     """Load the data that the run was trained on; an InputError if its recipe is another."""
     try:
         prepared = load_prepared(run.config.data if data is None else data)
@@ -252,16 +252,21 @@ class _Evaluator:
         )
 
     def generation(self) -> Generation:
-        """Measure samples from the prior, and real text beside them."""
+        """Measure samples from the prior, of a learned one as well if there is one, and real text beside them."""
+        real = measure_real_text(self.references)
+        learned = replace(self._samples("learned"), real=real) if self.run.has_learned_prior else None
+        return replace(self._samples("unit"), real=real, learned=learned)
+
+    def _samples(self, prior: Prior) -> Generation:
         count, seed = self.settings.samples, self.settings.seed
+        inputs = self.model_inputs | ({"prior": digest_of_file(self.run.path / PRIOR)} if prior == "learned" else {})
 
         def compute() -> Generation:
-            samples = draw_samples(self.run, count, seed=seed, cache=self.cache, inputs=self.model_inputs)
+            samples = draw_samples(self.run, count, seed=seed, cache=self.cache, inputs=inputs, prior=prior)
             return measure_generation(self.run, samples, self.references)
 
-        inputs = {**self.references.judged_inputs, "samples": count, "split": self.settings.split}
-        measured = self.step("generation", Generation, compute, inputs)
-        return replace(measured, real=measure_real_text(self.references))
+        how = {**self.references.judged_inputs, "samples": count, "split": self.settings.split}
+        return self.step("generation", Generation, compute, {**inputs, **how})
 
     def latent(self) -> LatentDiagnosis:
         """Diagnose the latent of held-out sentences."""

@@ -12,7 +12,7 @@ from open_nvib.evaluation.references import References, choose
 from open_nvib.store.evaluations import Generation, RealText
 from open_nvib.store.files import ResultCache
 from open_nvib.text.model.decoding import Texts
-from open_nvib.text.using.run import Run
+from open_nvib.text.using.run import Prior, Run
 
 SAMPLES_IN_A_STEP = 5000
 """An interrupted evaluation loses at most this many samples."""
@@ -23,12 +23,14 @@ SELF_BLEU_TEXTS = 1000
 """Self-BLEU grows with the number of texts, so it is always of this many, or of all if there are fewer."""
 
 
-def draw_samples(run: Run, count: int, *, seed: int, cache: ResultCache, inputs: dict[str, Any]) -> list[list[int]]:
+def draw_samples(
+    run: Run, count: int, *, seed: int, cache: ResultCache, inputs: dict[str, Any], prior: Prior = "unit"
+) -> list[list[int]]:
     """Draw texts from the prior, as token ids: in several steps, each with a seed of its own."""
     samples: list[list[int]] = []
     for step, first in enumerate(range(0, count, SAMPLES_IN_A_STEP)):
         size, step_seed = min(SAMPLES_IN_A_STEP, count - first), seed * 1_000_003 + step
-        draw = partial(run.sample_ids, size, seed=step_seed, progress="sample")
+        draw = partial(run.sample_ids, size, seed=step_seed, prior=prior, progress="sample")
         name = f"samples-{first + size}-of-{count}"
         samples += cache.run(name, {**inputs, "size": size, "seed": step_seed}, draw, list[list[int]])
     return samples

@@ -1,6 +1,7 @@
 """Results as lines of text: what `nvib inspect` and `nvib evaluate` print."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from open_nvib.report.measures import FORWARD, JUDGED, LATENT, PATHS, REVERSE, SAMPLES, Measure
@@ -46,6 +47,9 @@ def summarise_evaluation(found: Evaluation) -> str:
         judged = () if samples.word_perplexity is None else (JUDGED,)
         measures = (FORWARD, REVERSE, *judged, *SAMPLES)
         lines.append(f"{samples.samples:,} samples{scorer}: {_listed(found, measures)}")
+        if samples.learned:
+            of_learned = replace(found, generation=samples.learned)
+            lines.append(f"of the learned prior: {_listed(of_learned, measures)}")
     if found.latent:
         lines.append(f"latent, in nats a sentence: {_listed(found, LATENT)}")
     if paths := found.interpolation:

@@ -112,6 +112,7 @@ class Generation:
         distinct: share of n-grams that are distinct, by n.
         copied, empty: shares of the samples that are training sentences, and that have no token.
         lengths: entry k is the number of samples of k tokens.
+        learned: the same of samples of the prior that `nvib fit-prior` fitted; None of a run without.
     """
 
     samples: int = 0
@@ -125,6 +126,7 @@ class Generation:
     lengths: tuple[int, ...] = ()
     examples: tuple[str, ...] = ()
     real: RealText = RealText()
+    learned: "Generation | None" = None
 
 
 WORSE_NLL = 0.1

@@ -22,7 +22,7 @@ from open_nvib.store.yaml_file import as_mapping, load_yaml
 
 CHECKPOINTS, MODEL, TOKENIZER = "checkpoints", "model", "tokenizer"
 CONFIG, LENGTHS, LOG, METRICS, NUMBERS = "config.yaml", "lengths.json", "log.jsonl", "metrics.json", "numbers.json"
-WEIGHTS = "model.safetensors"
+WEIGHTS, PRIOR = "model.safetensors", "prior.safetensors"
 LOCK = f".{METRICS}.lock"
 INDEX = f"{WEIGHTS}.index.json"
 FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", INDEX)

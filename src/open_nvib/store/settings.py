@@ -34,9 +34,10 @@ BOUNDS: dict[str, tuple[float, float]] = {
     "clip": (0, 1e9),
     "weight_decay": (0, 1e3),
     # Data and measurements
-    **dict.fromkeys(("per_partition", "limit", "count", "scorer_steps"), (1, MOST)),
+    **dict.fromkeys(("per_partition", "limit", "count", "texts", "scorer_steps"), (1, MOST)),
     **dict.fromkeys(("importance_samples", "interpolations"), (1, MOST)),
     **dict.fromkeys(("samples", "interpolation_steps"), (2, MOST)),
+    "noise_scale": (0, 100),
     "vocab_size": (100, MOST),
     "workers": (0, 4096),
     "seed": (0, LARGEST_SEED),

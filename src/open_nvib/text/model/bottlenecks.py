@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from open_nvib._numeric import log_weight
 from open_nvib._records import BatchRecord, Hidden, TokenMask, unchecked
 from open_nvib.gamma import Method
 from open_nvib.kl import gaussian_kl
@@ -114,8 +115,10 @@ class Bottleneck(nn.Module):
         decides: whether the model itself decides how many vectors a text gets.
         any_number: whether a call may say how many vectors a text gets, by a `VectorRequest`.
         delta: Δ of the prior; None if the prior has none.
+        d: size of a head of attention, of the kinds with a `VectorLatent`.
     """
 
+    d: int
     has_prior: bool = True
     pooled: bool = False
     has_points: bool = False
@@ -189,6 +192,14 @@ class Bottleneck(nn.Module):
     def kept_vectors(self, latent: Any) -> Bool[Tensor, "batch n"]:
         """Say which entries of the latent are vectors of tokens: not padding, dropped, or the prior's component."""
         return latent.mask
+
+    def features(self, latent: Any) -> Float[Tensor, "batch n f"]:
+        """Return what describes each vector, for a learned prior: its mean."""
+        return latent.mu
+
+    def mixture_of(self, features: Float[Tensor, "batch n f"], mask: Bool[Tensor, "batch n"]) -> ImpulseMixture:
+        """Return the mixture of vectors with these `features`."""
+        return plain_mixture(features, mask, self.d)
 
     def mean_sigma(self, latent: Any) -> Float[Tensor, ""] | None:
         """Return the mean standard deviation of all vectors, the prior's component included; None without noise."""
@@ -413,6 +424,21 @@ class NVIBBottleneck(Bottleneck):
     def kept_vectors(self, latent: Posterior) -> Bool[Tensor, "batch n"]:
         kept = latent.mask & (latent.alpha > 0)
         return F.pad(kept[:, :-1], (0, 1))
+
+    def features(self, latent: Posterior) -> Float[Tensor, "batch n f"]:
+        """Return the mean of each vector, and the logarithm of its pseudo-count."""
+        return torch.cat([latent.mu, log_weight(latent.alpha).unsqueeze(-1)], -1)
+
+    def mixture_of(self, features: Float[Tensor, "batch n f"], mask: Bool[Tensor, "batch n"]) -> ImpulseMixture:
+        prior = self.nvib.prior
+        log_pi = features[..., -1].masked_fill(~mask, -torch.inf)
+        spread = (2 * prior.log_sigma).exp().sum()  # of the prior's component, which is last
+        return unchecked(
+            ImpulseMixture,
+            z=torch.cat([features[..., :-1], prior.mu.expand(len(features), 1, -1)], 1),
+            log_pi=torch.cat([log_pi, prior.alpha0_p.log().expand(len(features), 1)], 1).log_softmax(-1),
+            spread=F.pad(torch.zeros_like(log_pi), (0, 1), value=spread.item()),
+        )
 
     def mean_sigma(self, latent: Posterior) -> Float[Tensor, ""]:
         return latent.log_sigma.detach()[latent.mask & (latent.alpha > 0)].exp().mean()

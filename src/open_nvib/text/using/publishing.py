@@ -11,7 +11,8 @@ from huggingface_hub import HfApi, snapshot_download
 from transformers.utils.logging import disable_progress_bar
 
 from open_nvib.store.files import InputError, in_one_line, obstacle_to_writing, write_text
-from open_nvib.store.runs import RunMetrics, read_lengths, read_metrics, write_lengths, write_numbers
+from open_nvib.store.runs import PRIOR, RunMetrics, read_lengths, read_metrics, write_lengths, write_numbers
+from open_nvib.text.model.learned_prior import save_prior
 
 if TYPE_CHECKING:
     from open_nvib.text.using.run import Run
@@ -74,6 +75,8 @@ def save_pretrained(run: "Run", folder: str | Path, *, name: str | None = None, 
         write_lengths(folder, read_lengths(run.path))
     if run.numbers is not None:
         write_numbers(folder, run.numbers)
+    if run.has_learned_prior:
+        save_prior(run.learned_prior, folder / PRIOR)
     write_text(folder / CARD, model_card(run, name or run.path.resolve().name, license=license))
 
 

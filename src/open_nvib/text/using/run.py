@@ -3,8 +3,9 @@
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Int
@@ -15,13 +16,23 @@ from transformers.utils.logging import disable_progress_bar
 from open_nvib._deprecation import warn_renamed
 from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
-from open_nvib.store.files import InputError, OutsideTraining, check_characters, check_manifest, damaged
+from open_nvib.store.files import (
+    InputError,
+    OutsideTraining,
+    check_characters,
+    check_manifest,
+    damaged,
+    digest_of_file,
+    obstacle_to_writing,
+)
 from open_nvib.store.runs import (
     CONFIG,
     LENGTHS,
     MODEL,
+    PRIOR,
     RESTORE,
     TOKENIZER,
+    WEIGHTS,
     Numbers,
     complete_replacement,
     is_run,
@@ -43,12 +54,23 @@ from open_nvib.text.model.decoding import (
     make_batch,
     reconstruct_ids,
 )
+from open_nvib.text.model.learned_prior import (
+    FEWEST_TEXTS,
+    NOISE_SCALE,
+    LearnedPrior,
+    draw_numbers,
+    fit_prior,
+    load_prior,
+    save_prior,
+)
 from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request, vectors_at
 from open_nvib.text.opening import find_device, open_tokenizer, open_weights
 from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
 
 MODEL_CONFIG = "config.json"
+FIT_AGAIN = "Run `nvib fit-prior` on it again."
+Prior = Literal["unit", "learned"]
 TEXTS_AT_ONCE = 4096
 """Texts that are tokenised at once."""
 
@@ -245,6 +267,8 @@ class Run:
         delta: float | None = None,
         vectors: int | None = None,
         share: float | None = None,
+        prior: Prior = "unit",
+        noise_scale: float | None = None,
         **generation: Any,
     ) -> list[str]:
         """Generate texts from the prior: a length from the training data unless given, then a latent of that length.
@@ -257,9 +281,12 @@ class Run:
             vectors: how many vectors a latent has, for a model that takes any number. If neither this nor `share` is
                 given, the fewest of a training sentence of the length, drawn from those that the run has counted.
             share: vectors per token of the length instead.
+            prior: unit, the prior of the loss, or learned, that of `fit_prior`, which takes none of the three above.
+            noise_scale: factor of the noise of the learned prior, 0.3 if not given.
             generation: options of Hugging Face's `generate`.
         """
         options: dict[str, Any] = {"length": length, "delta": delta, "vectors": vectors, "share": share}
+        options |= {"prior": prior, "noise_scale": noise_scale}
         return detokenize(self.tokenizer, self.sample_ids(count, seed=seed, **options, **generation))
 
     @torch.no_grad()
@@ -272,11 +299,13 @@ class Run:
         delta: float | None = None,
         vectors: int | None = None,
         share: float | None = None,
+        prior: Prior = "unit",
+        noise_scale: float | None = None,
         progress: str | None = None,
         **generation: Any,
     ) -> list[list[int]]:
         """Return the token ids of `sample`; with `progress`, a terminal shows a bar of that name."""
-        for name, value in (("count", count), ("seed", seed), ("delta", delta)):
+        for name, value in (("count", count), ("seed", seed), ("delta", delta), ("noise_scale", noise_scale)):
             check_number(name, value)
         if length is not None and (type(length) is not int or not 1 <= length <= self.longest):
             raise InputError(f"length is {length}, expected a whole number from 1 to {self.longest}.")
@@ -285,6 +314,12 @@ class Run:
         bottleneck = self.model.encoder.bottleneck
         if not bottleneck.has_prior:
             raise InputError(f"{self.path.name}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
+        if prior == "learned" and (delta is not None or vectors is not None or share is not None):
+            raise InputError(
+                "delta, vectors and share belong to the unit prior; the learned one was fitted to a share."
+            )
+        if prior == "unit" and noise_scale is not None:
+            raise InputError(f"noise_scale is {noise_scale}, expected none: it belongs to the learned prior.")
         if delta is not None and bottleneck.delta is None:
             raise InputError(f"{self.path.name}: delta belongs to the prior of an nvae, and this model is not one.")
         generator = torch.Generator(self.model.device).manual_seed(seed)
@@ -293,11 +328,16 @@ class Run:
         else:  # drawn for a given length as well: a seed gives the same latents
             lengths = torch.multinomial(self.histogram.double(), count, replacement=True, generator=generator)
             lengths = lengths if length is None else torch.full_like(lengths, length)
-        numbers = self._numbers(lengths, vectors, share, generator)
+        learned = self.learned_prior if prior == "learned" else None
+        numbers = None if learned else self._numbers(lengths, vectors, share, generator)
         samples: list[list[int]] = [[]] * count
         for indices, batch in in_batches(lengths.tolist(), BATCH, int, progress):
             chosen = None if numbers is None else numbers[indices]
-            mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta, vectors=chosen)
+            if learned is None:
+                mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta, vectors=chosen)
+            else:
+                scale = NOISE_SCALE if noise_scale is None else noise_scale
+                mixture = learned.sample(self.model, torch.tensor(batch), generator, noise_scale=scale)
             decoded = decode(self.model, mixture, 2 * torch.tensor(batch), **generation)
             for index, ids in zip(indices, decoded, strict=True):
                 samples[index] = ids
@@ -312,14 +352,48 @@ class Run:
             if share is not None:
                 return vectors_at(torch.as_tensor(given.share).cpu(), lengths)
             return torch.as_tensor(given.vectors).cpu().minimum(lengths)
-        if self.numbers is None:
-            return None
-        known, number, count = torch.tensor(self.numbers.counts).T
-        nearest = (lengths.unsqueeze(-1) - known).abs()  # those of the nearest length, for a length that has none
-        weights = torch.where(nearest == nearest.amin(-1, keepdim=True), count, 0).double()
-        chosen = torch.multinomial(weights, 1, generator=generator).squeeze(-1)
-        scaled = (number[chosen] * lengths / known[chosen]).round().long()
-        return scaled.clamp(min=1).minimum(lengths)
+        return None if self.numbers is None else draw_numbers(self.numbers, lengths, generator)
+
+    @property
+    def has_learned_prior(self) -> bool:
+        """Whether `fit_prior` was called on the run."""
+        return (self.path / PRIOR).is_file()
+
+    @cached_property
+    def learned_prior(self) -> LearnedPrior:
+        """The prior that `fit_prior` wrote; an InputError if there is none for these weights."""
+        path = self.path / PRIOR
+        if not self.has_learned_prior:
+            raise InputError(f"{self.path}: has no learned prior. Fit one with `nvib fit-prior {self.path}`.")
+        found = load_prior(path, fix=FIT_AGAIN)
+        if found.settings.model != self._weights_digest():
+            raise InputError(f"{path}: was fitted to other weights than those of this run. {FIT_AGAIN}")
+        return found
+
+    def _weights_digest(self) -> str:
+        inside = self.path / MODEL / WEIGHTS
+        return digest_of_file(inside if inside.is_file() else self.path / WEIGHTS)
+
+    def fit_prior(self, ids: Sequence[Sequence[int]], *, share: float = 0.25) -> LearnedPrior:
+        """Fit a prior to the latents of tokenised training texts, and write it to the run: `sample(prior="learned")`.
+
+        `share` is the number of vectors per token, of a model that takes any number.
+        """
+        if not 0 < share <= 1:
+            raise InputError(f"share is {share}, expected a number above 0 and at most 1.")
+        bottleneck = self.model.encoder.bottleneck
+        if not bottleneck.has_prior:
+            raise InputError(f"{self.path.name}: a plain Transformer has no prior. Train a vt, vtp, vts or nvae.")
+        self._check_ids(ids)
+        if len(ids) < FEWEST_TEXTS:
+            raise InputError(f"ids has {len(ids)} texts, expected at least {FEWEST_TEXTS} to fit a prior to.")
+        if why := obstacle_to_writing(self.path):
+            raise InputError(f"{self.path}: cannot be written ({why}). Copy the run to where it can be.")
+        settings: Any = {"share": share if bottleneck.any_number else None, "model_digest": self._weights_digest()}
+        fitted = fit_prior(self.model, ids, **settings)
+        save_prior(fitted, self.path / PRIOR)
+        self.__dict__.pop("learned_prior", None)  # an earlier one
+        return fitted
 
     def interpolate(
         self,

@@ -1,0 +1,241 @@
+"""A prior that is fitted to the latents of training texts, to sample from.
+
+The prior of the loss draws each vector on its own. If λ′_G is small, the vectors of texts are a small part of what it
+draws, and its samples are no sentences. Here the numbers of tokens and of vectors are drawn first, then the vectors in
+the order of the text: the first from a mixture of Gaussians, each other one from a Gaussian whose mean depends linearly
+on the vectors before it and on its place. k-means and least squares fit it.
+"""
+
+import json
+import math
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from jaxtyping import Bool, Float, Int
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from open_nvib._numeric import widen
+from open_nvib.merging import VectorRequest
+from open_nvib.mixtures import ImpulseMixture
+from open_nvib.store.files import PARTIAL, as_builtins, damaged
+from open_nvib.store.runs import Numbers
+from open_nvib.text.model.autoencoder import TextAutoencoder
+from open_nvib.text.model.batches import Texts
+from open_nvib.text.model.decoding import encode_batches
+from open_nvib.text.model.vector_count import vectors_at
+
+RIDGES = (10.0, 100.0, 1000.0, 10_000.0)
+"""Penalties of the regression that are tried: each counts as that many vectors that say nothing."""
+HELD_OUT = 10
+"""One text in so many is not fitted: the penalty is chosen on these."""
+CLUSTERS, CLUSTERING_STEPS = 100, 20
+"""Gaussians of the first vector, and steps of k-means."""
+SHRINKAGE = 0.02
+"""How far the covariance is drawn to a multiple of the identity: that of fewer vectors than entries has no inverse."""
+NOISE_SCALE = 0.3
+"""Factor of the noise of a sample unless told: docs/results/pretrained-vae.md compares some."""
+SMALLEST_SCALE = 1e-6
+"""Deviation of an entry that does not vary, which is divided by it."""
+SETTINGS, TENSORS = "settings", ("centre", "scale", "starts", "start_weights", "start_noise", "weight", "noise")
+"""The entries of a prior's file."""
+FEWEST_TEXTS = 20
+"""Texts to which a prior can be fitted."""
+
+Rows = Float[Tensor, "batch n f"]
+Counts = Int[Tensor, " batch"]
+
+
+@dataclass(frozen=True)
+class PriorSettings:
+    """What a learned prior was fitted to.
+
+    Attributes:
+        share: vectors per token, of a model that takes any number.
+        counts: as in `Numbers`.
+        model: digest of the model's weights.
+    """
+
+    share: float | None
+    counts: tuple[tuple[int, int, int], ...]
+    model: str
+
+
+@dataclass(frozen=True, eq=False)
+class LearnedPrior:
+    """p(z₁) = Σₖ wₖ N(z₁; startₖ, S) and p(zᵢ | z₁, …, zᵢ₋₁, n, m) = N(zᵢ; xᵢ·weight, N), with xᵢ the `regressors`.
+
+    `start_noise` and `noise` are square roots of S and N. Vectors z are standardised: an entry is centre + scale·z.
+    """
+
+    centre: Float[Tensor, " f"]
+    scale: Float[Tensor, " f"]
+    starts: Float[Tensor, "k f"]
+    start_weights: Float[Tensor, " k"]
+    start_noise: Float[Tensor, "f f"]
+    weight: Float[Tensor, "x f"]
+    noise: Float[Tensor, "f f"]
+    settings: PriorSettings
+
+    def standardise(self, vectors: Rows) -> Rows:
+        return (vectors - self.centre) / self.scale
+
+    def draw(
+        self,
+        lengths: Counts,
+        counts: Counts,
+        generator: torch.Generator | None = None,
+        *,
+        noise_scale: float = NOISE_SCALE,
+    ) -> Rows:
+        """Draw the vectors of latents, one after the other."""
+
+        def noise(root: Tensor) -> Tensor:
+            drawn = torch.randn(len(lengths), len(root), dtype=root.dtype, generator=generator)
+            return noise_scale * drawn @ root.T
+
+        chosen = torch.multinomial(self.start_weights, len(lengths), replacement=True, generator=generator)
+        z = (self.starts[chosen] + noise(self.start_noise)).unsqueeze(1)
+        for _ in range(1, int(counts.max())):
+            mean = regressors(z, lengths, counts)[:, -1] @ self.weight
+            z = torch.cat([z, (mean + noise(self.noise)).unsqueeze(1)], 1)
+        return self.centre + self.scale * z
+
+    def sample(
+        self,
+        model: TextAutoencoder,
+        lengths: Counts,
+        generator: torch.Generator | None = None,
+        *,
+        noise_scale: float = NOISE_SCALE,
+    ) -> ImpulseMixture:
+        """Draw the latent of a text of each length, for the decoder."""
+        counts = draw_numbers(Numbers(self.settings.counts), lengths, generator)
+        vectors = self.draw(lengths, counts, generator, noise_scale=noise_scale)
+        mask = torch.arange(vectors.shape[1]) < counts.unsqueeze(-1)
+        bottleneck, device = model.encoder.bottleneck, model.device
+        return bottleneck.mixture_of(vectors.to(device, torch.float32), mask.to(device))
+
+
+def regressors(z: Rows, lengths: Counts, counts: Counts) -> Float[Tensor, "batch n x"]:
+    """Return what the mean of the vector after each of `z` depends on.
+
+    This is the vector before, the mean of all before, the place from the start and from the end, and the length.
+    """
+    before = torch.arange(1, z.shape[1] + 1)
+    left = counts.unsqueeze(-1) - before  # vectors still to come, this one included
+    known = [torch.ones_like(left), (before == 1).expand_as(left), left == 1, left == 2]
+    known += [lengths.unsqueeze(-1).expand_as(left) / 100]
+    return torch.cat([torch.stack(known, -1).to(z), z, z.cumsum(1) / before.unsqueeze(-1)], -1)
+
+
+def draw_numbers(numbers: Numbers, lengths: Counts, generator: torch.Generator | None) -> Counts:
+    """Draw the number of vectors of each text from those of the nearest length that was counted, in proportion."""
+    known, number, count = torch.tensor(numbers.counts).T
+    distance = (lengths.unsqueeze(-1) - known).abs()
+    weights = torch.where(distance == distance.amin(-1, keepdim=True), count, 0).double()
+    chosen = torch.multinomial(weights, 1, generator=generator).squeeze(-1)
+    scaled = (number[chosen] * lengths / known[chosen]).round().long()
+    return scaled.clamp(min=1).minimum(lengths)
+
+
+def fit_prior(model: TextAutoencoder, texts: Texts, *, share: float | None, model_digest: str = "") -> LearnedPrior:
+    """Fit a prior to the means of the vectors of texts.
+
+    Args:
+        model: the autoencoder.
+        texts: token ids of training texts.
+        share: vectors per token; None for a model with a fixed number of vectors.
+        model_digest: identifies the weights of the model.
+    """
+    vectors, mask, lengths = _encode(model, texts, share)
+    return fit_to_vectors(vectors, mask, lengths, share=share, model_digest=model_digest)
+
+
+def fit_to_vectors(
+    vectors: Rows, mask: Bool[Tensor, "batch n"], lengths: Counts, *, share: float | None = None, model_digest: str = ""
+) -> LearnedPrior:
+    """Fit a prior to sets of vectors in the order of their texts; the penalty is the best one on held-out texts."""
+    counts = mask.sum(-1)
+    occurring = sorted(Counter(zip(lengths.tolist(), counts.tolist(), strict=True)).items())
+    table = tuple((length, number, count) for (length, number), count in occurring if number)
+    settings = PriorSettings(share, table, model_digest)
+    centre, scale = vectors[mask].mean(0), vectors[mask].std(0).clamp(min=SMALLEST_SCALE)
+    z = torch.where(mask.unsqueeze(-1), (vectors - centre) / scale, 0.0)
+    first, later = z[counts > 0, 0], mask[:, 1:]
+    starts, sizes, start_noise = _cluster(first)
+    x, y = regressors(z[:, :-1], lengths, counts)[later], z[:, 1:][later]
+    held_out = (torch.arange(len(mask)) % HELD_OUT == 0).unsqueeze(-1).expand_as(later)[later]
+    fitted = ~held_out
+    gram, moment = widen(x[fitted].T @ x[fitted]), widen(x[fitted].T @ y[fitted])
+    best, smallest = None, math.inf
+    for ridge in RIDGES:
+        weight = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), moment).to(y)
+        residual = y - x @ weight
+        noise = _root_covariance(residual[fitted])
+        white = torch.linalg.solve_triangular(noise, residual[held_out].T, upper=False)
+        loss = (0.5 * white.square().sum(0).mean() + noise.diagonal().log().sum()).item()  # −log p, less a constant
+        if best is None or loss < smallest:
+            best, smallest = LearnedPrior(centre, scale, starts, sizes, start_noise, weight, noise, settings), loss
+    assert best is not None
+    return best
+
+
+def _cluster(vectors: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "k f"], Float[Tensor, " k"], Float[Tensor, "f f"]]:
+    """Return the centres of k-means, their numbers of vectors, and a square root of the covariance inside clusters."""
+    generator = torch.Generator().manual_seed(0)
+    count = max(1, min(CLUSTERS, len(vectors) // 10))
+    centres = vectors[torch.randperm(len(vectors), generator=generator)[:count]]
+    for _ in range(CLUSTERING_STEPS):
+        nearest = torch.cdist(vectors, centres).argmin(-1)
+        sizes = torch.bincount(nearest, minlength=count)
+        sums = torch.zeros_like(centres).index_add(0, nearest, vectors)
+        centres = torch.where(sizes.unsqueeze(-1) > 0, sums / sizes.clamp(min=1).unsqueeze(-1), centres)
+    nearest = torch.cdist(vectors, centres).argmin(-1)
+    sizes = torch.bincount(nearest, minlength=count)
+    return centres, sizes.to(vectors), _root_covariance(vectors - centres[nearest])
+
+
+def _root_covariance(residual: Float[Tensor, "n f"]) -> Float[Tensor, "f f"]:
+    """Return a square root of the covariance of vectors with mean 0, a little shrunk."""
+    covariance = widen(residual.T @ residual) / max(1, len(residual))
+    spread = covariance.diagonal().mean().clamp(min=SMALLEST_SCALE)
+    shrunk = (1 - SHRINKAGE) * covariance + SHRINKAGE * spread * torch.eye(len(covariance), dtype=covariance.dtype)
+    return torch.linalg.cholesky(shrunk).to(residual)
+
+
+def _encode(model: TextAutoencoder, texts: Texts, share: float | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Return the kept vectors of each text, a mask of them, and the number of tokens of each text."""
+    bottleneck, lengths = model.encoder.bottleneck, torch.tensor([len(text) for text in texts])
+    request = None if share is None else VectorRequest(vectors=vectors_at(share, lengths))
+    found: list[Any] = [None] * len(texts)
+    for indices, latent in encode_batches(model, texts, request):
+        vectors, kept = bottleneck.features(latent), bottleneck.kept_vectors(latent)
+        for row, index in enumerate(indices):
+            found[index] = vectors[row][kept[row]].cpu()
+    counts = torch.tensor([len(rows) for rows in found])
+    padded = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+    return padded, torch.arange(padded.shape[1]) < counts.unsqueeze(-1), lengths
+
+
+def save_prior(prior: LearnedPrior, path: Path) -> None:
+    """Write a prior in float32, all of it or nothing."""
+    partial = path.with_name(f"{path.name}{PARTIAL}")
+    tensors = {name: getattr(prior, name).float().contiguous() for name in TENSORS}
+    save_file(tensors, partial, metadata={SETTINGS: json.dumps(as_builtins(prior.settings))})
+    partial.replace(path)
+
+
+def load_prior(path: Path, *, fix: str) -> LearnedPrior:
+    """Read what `save_prior` wrote; an InputError if it is damaged."""
+    try:
+        with safe_open(path, "pt") as file:
+            settings = msgspec.json.decode(file.metadata()[SETTINGS], type=PriorSettings)
+            return LearnedPrior(*(file.get_tensor(name) for name in TENSORS), settings)
+    except Exception as error:  # a damaged file is an error of many kinds
+        raise damaged(path, error, fix=fix) from error
