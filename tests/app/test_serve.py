@@ -71,10 +71,10 @@ def test_a_handler_answers(client, known):
         ("inspect-strip", ["nvae", "x" * 5000], "sentence"),
         ("inspect-strip", ["nvae", "half \ud83d of it"], "character"),
         ("inspect-strip", ["/etc", "a sentence"], "not in the list"),
-        ("generate-texts", ["nvae", 10_000, 0, True, 5, 0.3], "greater than maximum"),
-        ("generate-texts", ["nvae", 5, -1, True, 5, 0.3], "seed"),
+        ("generate-texts", ["nvae", 10_000, 0, True, 12, 0.3], "greater than maximum"),
+        ("generate-texts", ["nvae", 5, -1, True, 12, 0.3], "seed"),
         ("generate-texts", ["nvae", 5, 0, False, 10**9, 0.3], "greater than maximum"),
-        ("generate-texts", ["nvae", 5, 0, True, 5, -3], "less than minimum"),
+        ("generate-texts", ["nvae", 5, 0, True, 12, -3], "less than minimum"),
         ("compare-cards", [[], "a sentence", ""], "run"),
         ("compare-cards", [["nvae"], " ", "another"], "sentence"),
     ],
@@ -398,7 +398,7 @@ def test_twenty_people_at_once(address, known, seconds):
     ends = time.monotonic() + seconds
     requests = [
         ("inspect-strip", ["nvae", known[0]]),
-        ("generate-texts", ["nvae", 4, 1, True, 5, 0.3]),
+        ("generate-texts", ["nvae", 4, 1, True, 12, 0.3]),
         ("compare-cards", [["nvae", "vts"], known[1], known[0]]),
         ("interpolate-point", ["nvae", known[0], known[1], 0.5]),
     ]
