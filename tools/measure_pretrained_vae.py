@@ -165,7 +165,9 @@ class Measurement:
     def cost(self) -> dict[str, Any]:
         """A training step and its memory against plain fine-tuning of the same model, in turns."""
         plain = AutoModelForSeq2SeqLM.from_pretrained(self.given.pretrained, local_files_only=True, dropout_rate=0.0)
-        model, end = self.run.model, plain.config.eos_token_id
+        plain.resize_token_embeddings(len(self.run.tokenizer), mean_resizing=False)
+        plain.train()
+        model, end = self.run.model.train(), plain.config.eos_token_id
         collator = Collator(plain.config.pad_token_id, end)
 
         def plain_loss(ids: Ids) -> Any:
