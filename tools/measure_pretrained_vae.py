@@ -270,7 +270,7 @@ def rounded(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-NAMES = {"nvae": "NVAE, any number", "vts": "pooled VTS, any number", "vtp": "VTP, one vector", "small": "small NVAE"}
+NAMES = {"nvae": "NVAE, any number", "vts": "pooled VTS, any number", "vtp": "VTP, one vector"}
 """Cells and the names of their rows, in the order of the tables."""
 SOURCES = {"real": "real text", "unit": "unit prior"}
 
@@ -315,6 +315,16 @@ def tables(cells: Path = CELLS) -> list[str]:
         "interpolation",
         ["pairs", "ends", "inner points", "different of five"],
         lambda row: [str(row["pairs"]), f"{row['ends']:,.0f}", f"{row['inner']:,.0f}", f"{row['different']:.2f}"],
+    )
+    add(
+        "cost",
+        ["sentences in a step", "seconds, plain", "seconds, VAE", "ratio", "memory, MiB, plain", "MiB, VAE", "ratio"],
+        lambda row: [
+            str(row["sentences"]),
+            *(f"{row[key]:.2f}" for key in ("seconds_plain", "seconds_ours", "time")),
+            *(f"{row[key]:.0f}" for key in ("saved_mib_plain", "saved_mib_ours")),
+            f"{row['memory']:.2f}",
+        ],
     )
     return lines + examples(found)
 
