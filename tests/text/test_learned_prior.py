@@ -116,7 +116,8 @@ def test_fitting_finds_the_process_that_made_the_vectors(monkeypatch):
 
 def log_density(prior: LearnedPrior, residual: torch.Tensor, noise: torch.Tensor) -> torch.Tensor:
     """Log-density of vectors before they were standardised, by scipy."""
-    density = multivariate_normal(cov=(noise @ noise.T).numpy()).logpdf(residual.numpy())
+    covariance: Any = (noise @ noise.T).numpy()
+    density = multivariate_normal(cov=covariance).logpdf(residual.numpy())
     return torch.from_numpy(density) - prior.scale.log().sum()
 
 

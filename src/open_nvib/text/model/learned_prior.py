@@ -236,6 +236,6 @@ def load_prior(path: Path, *, fix: str) -> LearnedPrior:
     try:
         with safe_open(path, "pt") as file:
             settings = msgspec.json.decode(file.metadata()[SETTINGS], type=PriorSettings)
-            return LearnedPrior(*(file.get_tensor(name) for name in TENSORS), settings)
+            return LearnedPrior(**{name: file.get_tensor(name) for name in TENSORS}, settings=settings)
     except Exception as error:  # a damaged file is an error of many kinds
         raise damaged(path, error, fix=fix) from error
