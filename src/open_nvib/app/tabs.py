@@ -189,6 +189,13 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
     with gr.Row():
         count = gr.Slider(1, MAX_SAMPLES, 8, step=1, label="How many", elem_id="generate-count")
         seed = gr.Number(0, label="Seed", info="The same seed, the same texts.", precision=0, elem_id="generate-seed")
+        learned = gr.Checkbox(
+            first.has_learned_prior,
+            label="From the learned prior",
+            visible=first.has_learned_prior,
+            min_width=200,
+            elem_id="generate-learned",
+        )
     with gr.Row():
         natural = gr.Checkbox(True, label="Lengths as in the training data", min_width=200, elem_id="generate-natural")
         length = gr.Slider(
@@ -202,13 +209,6 @@ def add_generate(page: Page, tab: gr.Tab) -> None:
             info="The pseudo-count it expects of each token: small ones leave the weight to few vectors.",
             min_width=200,
             elem_id="generate-delta",
-        )
-        learned = gr.Checkbox(
-            first.has_learned_prior,
-            label="From the learned prior",
-            visible=first.has_learned_prior,
-            min_width=200,
-            elem_id="generate-learned",
         )
     button = gr.Button("Generate", variant="primary", elem_id="generate-go")
     texts = shown("generate-texts")
