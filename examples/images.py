@@ -149,8 +149,8 @@ def train(model: ImageAutoencoder, images: Tensor, steps: int, *, vectors: int |
         numbers: list[int | None] = [vectors] if vectors else [None] if model.pool is None else [*draw_numbers()]
         # As in set autoencoders of shapes, not every point each time; each number has a part of the points.
         parts = torch.randperm(SIDE * SIDE)[:QUERIES].chunk(len(numbers))
-        for number, pixels in zip(numbers, parts, strict=True):
-            posterior = model.bottleneck(tokens, number, train=True)
+        posteriors = [model.bottleneck(tokens, number, train=True) for number in numbers]
+        for posterior, pixels in zip(posteriors, parts, strict=True):
             logits = model.decode(posterior.sample(), pixels)
             error = error + F.binary_cross_entropy_with_logits(logits, chosen[:, pixels]) / len(numbers)
             price = price + model.regulariser(posterior) / len(numbers)
@@ -160,7 +160,7 @@ def train(model: ImageAutoencoder, images: Tensor, steps: int, *, vectors: int |
         optimiser.step()
         rate.step()
         if step % max(1, steps // 10) == 0:
-            kept = posterior.kept.mean().item() * posterior.mask[0].sum().item()
+            kept = posteriors[-1].kept.mean().item() * posteriors[-1].mask[0].sum().item()
             print(f"step {step}: {error.item() / math.log(2):.3f} bits per pixel, {kept:.0f} vectors", flush=True)
 
 
