@@ -11,26 +11,28 @@ import importlib.util
 import json
 import math
 import statistics
-import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.nn.functional as F
+from matplotlib.colors import ListedColormap
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import open_nvib as nv
-from open_nvib.search import numbers_to_try
+from open_nvib.text.drawing import PINK, save_figure
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "docs" / "results" / "images"
+RESULTS, FIGURES = ROOT / "docs" / "results" / "images", ROOT / "docs" / "figures"
 NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 49)
 FIXED = (1, 2, 4, 8, 16, 49)
 ROWS = ["any", "gates", "vt-any", "vt-16", "t-any", *(f"fixed-{number}" for number in FIXED)]
 ROWS += ["random", "canvas", "novel", "novel-vae"]
 HELD_OUT = (4, 7, 8)  # the digit that no training image of seeds 0, 1 and 2 shows
 TEST, NOVELTY_VECTORS = 300, 8
+GATE_SHARE, CANVAS_SHARE = 0.3, 0.2  # patches that gates may keep
 UNSEEN = slice(1000, 2000)  # the first 200 test images were looked at when the model was chosen
 
 
@@ -80,11 +82,6 @@ class EqualWeights:
         kl = nv.gaussian_kl(self.posterior.mu, self.posterior.log_sigma, **prior)
         return kl[:, :-1].masked_fill(~self.mask[:, :-1], 0.0).sum(-1)
 
-    def loss(self, *, lambda_g: float, lambda_d: float) -> Tensor | float:
-        if not self.noise:
-            return 0.0
-        return lambda_g * (self.gaussian_kl() / self.posterior.lengths / self.posterior.mu.shape[-1]).mean()
-
 
 class PlainSets(example.ImageAutoencoder):
     """The example's model without NVIB, with noise (VT) or without (T)."""
@@ -93,27 +90,51 @@ class PlainSets(example.ImageAutoencoder):
         super().__init__()
         self.noise = noise
         self.attention.bound_queries = False
+        self.mixing = nn.Sequential(self.mixing, OrdinaryWeights(self.attention.d))
 
-    def encode(self, images: Tensor, vectors: Tensor | int | None = None, *, train: bool = False) -> EqualWeights:
-        return EqualWeights(super().encode(images, vectors, train=train), self.noise)
+    def bottleneck(self, tokens: Tensor, vectors: Tensor | int | None = None, *, train: bool = False) -> EqualWeights:
+        return EqualWeights(super().bottleneck(tokens, vectors, train=train), self.noise)
 
-    def decode(self, mixture: nv.ImpulseMixture, pixels: Tensor | None = None) -> Tensor:
-        """Give each vector the weight of `eq:probZ`, with which denoising attention is ordinary attention."""
-        log_pi = mixture.log_pi + mixture.z.square().sum(-1) / (2 * math.sqrt(self.attention.d))
-        return super().decode(nv.ImpulseMixture(mixture.z, log_pi), pixels)
+    def regulariser(self, posterior: EqualWeights) -> Tensor:
+        own = posterior.posterior
+        return self.noise * example.LAMBDA_G * (posterior.gaussian_kl() / own.lengths / own.mu.shape[-1]).mean()
 
 
-def build(row: str) -> Any:
-    """Build the untrained model of a row."""
+class OrdinaryWeights(nn.Module):
+    """Give each vector the weight of `eq:probZ`, with which denoising attention is ordinary attention."""
+
+    def __init__(self, d: int) -> None:
+        super().__init__()
+        self.d = d
+
+    def forward(self, mixture: nv.ImpulseMixture) -> nv.ImpulseMixture:
+        log_pi = mixture.log_pi + mixture.z.square().sum(-1) / (2 * math.sqrt(self.d))
+        return nv.ImpulseMixture(mixture.z, log_pi)
+
+
+class RandomGates(example.ImageAutoencoder):
+    """The example's model with gates that open at random, in training and at test time: `share` of them."""
+
+    def __init__(self, share: float) -> None:
+        super().__init__(gates=share)
+        self.share = share
+
+    def bottleneck(self, tokens: Tensor, vectors: Tensor | int | None = None, *, train: bool = False) -> nv.Posterior:
+        posterior = super().bottleneck(tokens, vectors, train=train)
+        opened = torch.rand_like(posterior.alpha[:, :-1]) < self.share
+        alpha = posterior.prior.delta / self.share * opened
+        return replace(posterior, alpha=torch.cat([alpha, posterior.alpha[:, -1:]], 1))
+
+
+def build(row: str, seed: int) -> Any:
+    """Build the untrained model of a row. Random gates keep as many patches as the learned gates of the same seed."""
     if row in ("any", "novel") or row.startswith("fixed"):
         return example.ImageAutoencoder()
     if row in ("vt-any", "vt-16", "t-any", "novel-vae"):
         return PlainSets(noise=row != "t-any")
-    model = example.ImageAutoencoder(gates=True)
-    if row == "random":  # logits that are the same for all patches and stay so: the noise alone decides
-        nn.init.zeros_(model.nvib.to_alpha.weight)
-        model.nvib.to_alpha.requires_grad_(requires_grad=False)
-    return model
+    if row == "random":
+        return RandomGates(json.loads((RESULTS / "measured" / f"gates-{seed}.json").read_text())["gates"]["kept"])
+    return example.ImageAutoencoder(gates=CANVAS_SHARE if row == "canvas" else GATE_SHARE)
 
 
 def make_canvases(images: Tensor, count: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -129,11 +150,14 @@ def make_canvases(images: Tensor, count: int, generator: torch.Generator) -> tup
     return canvases.flatten(1), digits
 
 
-def errors_by_number(model: Any, images: Tensor, numbers: tuple[int, ...]) -> dict[str, dict[str, float]]:
-    """Measure bits per pixel, intersection over union and the KL in bits per pixel, by the number of vectors."""
+Scores = dict[int, tuple[Tensor, Tensor]]
+"""Bits per pixel and intersection over union of each image, by the number of vectors."""
+
+
+def errors_by_number(model: Any, images: Tensor, scores: Scores) -> dict[str, dict[str, float]]:
+    """Average bits per pixel and intersection over union, and measure the KL in bits per pixel."""
     found = {}
-    for number in numbers:
-        bits, overlap = example.score(model, images, number)
+    for number, (bits, overlap) in scores.items():
         with torch.no_grad():
             encoded = model.encode(images, number)
             kl = encoded.gaussian_kl() if isinstance(encoded, EqualWeights) else total_kl(encoded)
@@ -147,10 +171,10 @@ def total_kl(posterior: nv.Posterior) -> Tensor:
     return kl.gaussian + kl.dirichlet
 
 
-def measure_search(model: Any, images: Tensor) -> dict[str, Any]:
+def measure_search(images: Tensor, scores: Scores) -> dict[str, Any]:
     """Compare four ways to choose a number of vectors for each image: the share with a small error, and the number."""
-    numbers = list(numbers_to_try(example.PATCHES))
-    errors = torch.stack([1 - example.score(model, images, number)[1] for number in numbers], 1)  # (images, numbers)
+    numbers = list(scores)
+    errors = torch.stack([1 - overlap for _, overlap in scores.values()], 1)  # (images, numbers)
     good, sizes = errors <= example.LARGEST_ERROR, torch.tensor(numbers)
 
     def outcome(index: Tensor, tries: float) -> dict[str, float]:
@@ -192,15 +216,12 @@ def reconstruct_at(model: Any, images: Tensor, alpha: Tensor, posterior: nv.Post
 
 
 @torch.no_grad()
-def measure_gates(model: Any, images: Tensor, counts: Tensor, *, noise: bool) -> dict[str, Any]:
+def measure_gates(model: Any, images: Tensor, counts: Tensor) -> dict[str, Any]:
     """Measure what gates keep: how many, whether it is ink, and the error beside other gates of the same number."""
-    posterior = model.encode(images, train=noise)
+    posterior = model.encode(images)
     kept, ink = posterior.alpha[:, :-1] > 0, example.split_patches(images).any(-1)
     order = torch.rand(kept.shape).argsort(-1)
     shuffled = torch.cat([posterior.alpha[:, :-1].gather(1, order), posterior.alpha[:, -1:]], 1)
-    everything = torch.cat(
-        [torch.full_like(kept, kept.float().mean().item() * 10, dtype=torch.float), posterior.alpha[:, -1:]], 1
-    )
     vectors, patches = kept.sum(-1).float(), ink.sum(-1).float()
     return {
         "kept": kept.float().mean().item(),
@@ -208,7 +229,6 @@ def measure_gates(model: Any, images: Tensor, counts: Tensor, *, noise: bool) ->
         "kept_with_ink": ((kept & ink).sum() / kept.sum().clamp(min=1)).item(),
         "ink_kept": ((kept & ink).sum() / ink.sum()).item(),
         "own": reconstruct_at(model, images, posterior.alpha, posterior),
-        "all_patches": reconstruct_at(model, images, everything, posterior),
         "shuffled": reconstruct_at(model, images, shuffled, posterior),
         "vectors_by_label": {str(x): vectors[counts == x].mean().item() for x in counts.unique().tolist()},
         "ink_patches_by_label": {str(x): patches[counts == x].mean().item() for x in counts.unique().tolist()},
@@ -248,7 +268,7 @@ def measure_novelty(model: Any, images: Tensor, digits: Tensor, held_out: int) -
 def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dict[str, Any]:
     """Train the model of a row, keep it in `runs`, and measure it."""
     torch.manual_seed(seed)
-    model, images, test = build(row), data.images, data.test
+    model, images, test = build(row, seed), data.images, data.test
     generator = torch.Generator().manual_seed(seed)
     if row == "canvas":
         images, _ = make_canvases(images, 4000, generator)
@@ -267,16 +287,17 @@ def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dic
     model.eval()
     torch.manual_seed(0)
     if row in ("gates", "random"):
-        cell["gates"] = measure_gates(model, test, data.test_digits, noise=row == "random")
+        cell["gates"] = measure_gates(model, test, data.test_digits)
     elif row == "canvas":
-        cell["gates"] = measure_gates(model, *make_canvases(data.test, TEST, generator), noise=False)
+        cell["gates"] = measure_gates(model, *make_canvases(data.test, TEST, generator))
     elif row.startswith("novel"):
         cell["novelty"] = measure_novelty(model, data.all_test, data.all_digits, HELD_OUT[seed])
-    if not row.startswith(("novel", "canvas", "random")):
+    if not row.startswith(("novel", "canvas", "random", "gates")):
         numbers = (vectors,) if name == "fixed" and vectors is not None else NUMBERS
-        cell["errors"] = errors_by_number(model, test, numbers)
-    if row in ("any", "vt-any"):
-        cell["search"] = measure_search(model, test)
+        scores = {number: example.score(model, test, number) for number in numbers}
+        cell["errors"] = errors_by_number(model, test, scores)
+        if row in ("any", "vt-any"):
+            cell["search"] = measure_search(test, scores)
     return cell
 
 
@@ -336,6 +357,79 @@ def tables() -> list[str]:
     return lines
 
 
+@torch.no_grad()
+def draw(data: Data, runs: Path) -> None:
+    """Draw what the gates keep, samples, and mixtures of two images, from the models of the first seed."""
+    models = {}
+    for row in ("any", "vt-any", "gates"):
+        models[row] = build(row, 0)
+        models[row].load_state_dict(torch.load(runs / f"{row}-0.pt"))
+    first = [int((data.test_digits == digit).nonzero()[0]) for digit in range(10)]
+    images = data.test[first]
+    posterior = models["gates"].encode(images)
+    kept = posterior.alpha[:, :-1] > 0
+    titles = [f"{number} of 49" for number in kept.sum(-1).tolist()]
+    grid(FIGURES / "image-gates.png", [images, ink(models["gates"], posterior.points())], {0: titles}, kept)
+
+    torch.manual_seed(0)
+    rows, names = [], []
+    for row, name in (("any", "NVIB"), ("vt-any", "VT")):
+        for number in (4, 16):
+            prior = models[row].nvib.prior
+            if row == "any":
+                mixture = prior.sample([number] * 10)
+            else:
+                z = prior.sample([number - 1] * 10).z  # one less: the prior's own vector is a token's here
+                mixture = nv.ImpulseMixture(z, torch.zeros(z.shape[:-1]))
+            rows.append(ink(models[row], mixture))
+            names.append(f"{name}, {number}")
+    grid(FIGURES / "image-samples.png", rows, {}, names=names)
+
+    rows, names = [], []
+    for row, name in (("any", "NVIB"), ("vt-any", "VT")):
+        for left, right in ((3, 8), (1, 7)):
+            one, two = (models[row].encode(images[i : i + 1], 8) for i in (left, right))
+            rows.append(torch.cat([ink(models[row], mixed(one, two, weight / 6)) for weight in range(7)]))
+            names.append(name)
+    grid(FIGURES / "image-mixtures.png", rows, {0: [f"{weight}/6" for weight in range(7)]}, names=names)
+
+
+def mixed(one: Any, two: Any, weight: float) -> nv.ImpulseMixture:
+    """Mix two images: the vectors of both, with new weights (NVIB), or the means of their vectors (VT)."""
+    if isinstance(one, nv.Posterior):
+        return one.mix(two, weight).points()
+    return nv.ImpulseMixture(torch.lerp(one.points().z, two.points().z, weight), one.points().log_pi)
+
+
+def ink(model: Any, mixture: nv.ImpulseMixture) -> Tensor:
+    return model.decode(mixture).sigmoid()
+
+
+def grid(
+    path: Path,
+    rows: list[Tensor],
+    titles: dict[int, list[str]],
+    kept: Tensor | None = None,
+    names: list[str] | None = None,
+) -> None:
+    """Draw rows of images (images, 784), with names of rows, titles above images, and kept patches in the first row."""
+    figure = Figure(figsize=(len(rows[0]), 1.15 * len(rows)), layout="constrained")
+    axes = figure.subplots(len(rows), len(rows[0]), squeeze=False)
+    for y, row in enumerate(rows):
+        for x, image in enumerate(row):
+            axis = axes[y, x]
+            axis.imshow(image.view(28, 28), cmap="Greys", vmin=0, vmax=1)
+            if kept is not None and y == 0:
+                shade = kept[x].view(7, 7).float().repeat_interleave(4, 0).repeat_interleave(4, 1)
+                axis.imshow(shade, cmap=ListedColormap([PINK]), alpha=0.5 * shade)
+            axis.set(xticks=[], yticks=[])
+            if y in titles:
+                axis.set_title(titles[y][x], fontsize=8)
+            if x == 0 and names:
+                axis.set_ylabel(names[y], fontsize=8)
+    save_figure(figure, path, dpi=100)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("data", type=Path)
@@ -344,6 +438,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=2000)
     parser.add_argument("--runs", type=Path, required=True)
     parser.add_argument("--output", type=Path, default=RESULTS)
+    parser.add_argument("--draw", action="store_true", help="draw the page's figures from the models in RUNS")
     given = parser.parse_args()
     torch.set_num_threads(1)
     test = example.read_images(given.data / "mnist_test.csv")
@@ -357,7 +452,8 @@ def main() -> None:
                 cell = measure(row, seed, data, steps=given.steps, runs=given.runs)
                 file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
                 print(file.name, json.dumps(rounded(cell)), flush=True)
-    sys.stdout.flush()
+    if given.draw:
+        draw(data, given.runs)
 
 
 def rounded(value: Any) -> Any:
