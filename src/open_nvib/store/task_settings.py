@@ -172,7 +172,7 @@ class DemoConfig:
         data: a text file or folder of your own, or enwik8, real Wikipedia, which pip can fetch.
         layout: of a text of your own: `running` text, or `sentences`, one on each line.
         output: where everything is written; `demo`, or `demo-NAME` for a text of your own, if not given.
-        steps: training steps; as the small configuration has them if not given.
+        steps: training steps; 3,000 if not given.
         samples: texts to generate for the perplexities.
         scorer_steps: training steps of the language models that score them.
         seed: of the training.
