@@ -71,10 +71,10 @@ def test_a_handler_answers(client, known):
         ("inspect-strip", ["nvae", "x" * 5000], "sentence"),
         ("inspect-strip", ["nvae", "half \ud83d of it"], "character"),
         ("inspect-strip", ["/etc", "a sentence"], "not in the list"),
-        ("generate-texts", ["nvae", 10_000, 0, True, 12, 0.3], "greater than maximum"),
-        ("generate-texts", ["nvae", 5, -1, True, 12, 0.3], "seed"),
-        ("generate-texts", ["nvae", 5, 0, False, 10**9, 0.3], "greater than maximum"),
-        ("generate-texts", ["nvae", 5, 0, True, 12, -3], "less than minimum"),
+        ("generate-texts", ["nvae", 10_000, 0, True, 12, 0.3, False], "greater than maximum"),
+        ("generate-texts", ["nvae", 5, -1, True, 12, 0.3, False], "seed"),
+        ("generate-texts", ["nvae", 5, 0, False, 10**9, 0.3, False], "greater than maximum"),
+        ("generate-texts", ["nvae", 5, 0, True, 12, -3, False], "less than minimum"),
         ("compare-cards", [[], "a sentence", ""], "run"),
         ("compare-cards", [["nvae"], " ", "another"], "sentence"),
     ],
@@ -99,7 +99,7 @@ def test_a_length_never_seen_in_training_is_warned_about(client, known, runs):
     assert "trained with" in call(client, "inspect-strip", ["nvae", long])["data"][1]
     assert "trained with" in call(client, "edit-decoded", ["nvae", long])["data"][3]
     assert "trained with" in call(client, "interpolate-point", ["nvae", known[0], long, 0.5])["data"][0]
-    assert "less than minimum" in json.dumps(call(client, "generate-texts", ["nvae", 5, 0, False, 0, 0.3]))
+    assert "less than minimum" in json.dumps(call(client, "generate-texts", ["nvae", 5, 0, False, 0, 0.3, False]))
     found = length_range(runs["nvae"])
     assert (found["minimum"], found["maximum"]) == runs["nvae"].trained_lengths
 
@@ -398,7 +398,7 @@ def test_twenty_people_at_once(address, known, seconds):
     ends = time.monotonic() + seconds
     requests = [
         ("inspect-strip", ["nvae", known[0]]),
-        ("generate-texts", ["nvae", 4, 1, True, 12, 0.3]),
+        ("generate-texts", ["nvae", 4, 1, True, 12, 0.3, False]),
         ("compare-cards", [["nvae", "vts"], known[1], known[0]]),
         ("interpolate-point", ["nvae", known[0], known[1], 0.5]),
     ]
