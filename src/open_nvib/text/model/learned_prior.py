@@ -7,7 +7,6 @@ on the vectors before it and on its place. k-means and least squares fit it.
 """
 
 import json
-import math
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,17 +172,15 @@ def fit_to_vectors(
     held_out = (torch.arange(len(mask)) % HELD_OUT == 0).unsqueeze(-1).expand_as(later)[later]
     fitted = ~held_out
     gram, moment = widen(x[fitted].T @ x[fitted]), widen(x[fitted].T @ y[fitted])
-    best, smallest = None, math.inf
+    tried: list[tuple[float, LearnedPrior]] = []
     for ridge in RIDGES:
         weight = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), moment).to(y)
         residual = y - x @ weight
         noise = _root_covariance(residual[fitted])
         white = torch.linalg.solve_triangular(noise, residual[held_out].T, upper=False)
         loss = (0.5 * white.square().sum(0).mean() + noise.diagonal().log().sum()).item()  # −log p, less a constant
-        if best is None or loss < smallest:
-            best, smallest = LearnedPrior(centre, scale, starts, sizes, start_noise, weight, noise, settings), loss
-    assert best is not None
-    return best
+        tried.append((loss, LearnedPrior(centre, scale, starts, sizes, start_noise, weight, noise, settings)))
+    return min(tried, key=lambda pair: pair[0])[1]
 
 
 def _cluster(vectors: Float[Tensor, "n f"]) -> tuple[Float[Tensor, "k f"], Float[Tensor, " k"], Float[Tensor, "f f"]]:
