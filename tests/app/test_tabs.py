@@ -103,13 +103,9 @@ def test_a_run_for_any_number_begins_at_the_fewest(page, runs, known):
 def test_a_run_with_gates_begins_at_the_number_that_it_decides(page, runs, known):
     choose(page, "gates")
     send(page, "inspect-text", known[0])
-    number, strip = page.locator("#inspect-number input[type=number]"), page.locator("#inspect-strip")
     expect(page.locator("#inspect-number")).to_contain_text("decides")
-    expect(strip).to_contain_text(known[0].split()[-1].rstrip("."))  # or the answer may come after the next request
+    number = page.locator("#inspect-number input[type=number]")
     expect(number).to_have_value(str(inspect(runs["gates"], known[0])[0]))
-    number.fill("1")
-    number.press("Enter")
-    expect(strip).to_contain_text("1 vector for")
 
 
 def test_a_fixed_number_of_vectors_has_no_slider(page):
