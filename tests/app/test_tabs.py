@@ -106,6 +106,7 @@ def test_a_run_with_gates_begins_at_the_number_that_it_decides(page, runs, known
     expect(page.locator("#inspect-number")).to_contain_text("decides")
     number = page.locator("#inspect-number input[type=number]")
     expect(number).to_have_value(str(inspect(runs["gates"], known[0])[0]))
+    assert inspect(runs["gates"], known[0], 1)[0] == 1, "what the slider asks for at 1"
 
 
 def test_a_fixed_number_of_vectors_has_no_slider(page):
