@@ -3,11 +3,11 @@ from .attention import ProjectedGaussians as ProjectedGaussians
 from .attention import ProjectedImpulses as ProjectedImpulses
 from .attention import attend_gaussians as attend_gaussians
 from .attention import attend_impulses as attend_impulses
-from .gamma import sample_log_dirichlet as sample_log_dirichlet
-from .gamma import sample_log_gamma as sample_log_gamma
-from .kl import dirichlet_kl as dirichlet_kl
-from .kl import dirichlet_kl_exact as dirichlet_kl_exact
-from .kl import gaussian_kl as gaussian_kl
+from .distributions import dirichlet_kl as dirichlet_kl
+from .distributions import dirichlet_kl_exact as dirichlet_kl_exact
+from .distributions import gaussian_kl as gaussian_kl
+from .distributions import sample_log_dirichlet as sample_log_dirichlet
+from .distributions import sample_log_gamma as sample_log_gamma
 from .layer import NVIB as NVIB
 from .merging import VectorRequest as VectorRequest
 from .merging import merge_groups as merge_groups

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 import torch
 from torch import Tensor
 
-from open_nvib._numeric import can_read
+from open_nvib._tensors import can_read
 
 FLOAT32 = torch.finfo(torch.float32)
 Known = dict[str, tuple[Any, str]]  # size of an axis, or the dtype, and the argument that it comes from

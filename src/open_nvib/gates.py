@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
-from open_nvib._numeric import uniform_like, widen
-from open_nvib._records import Hidden, PerToken, TokenMask
+from open_nvib._tensors import Hidden, PerToken, TokenMask, uniform_like, widen
 
 TEMPERATURE = 2 / 3
 LOW, HIGH = -0.1, 1.1

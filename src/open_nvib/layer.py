@@ -11,8 +11,7 @@ from torch import Tensor, nn
 
 from open_nvib._checks import check
 from open_nvib._deprecation import warn_renamed
-from open_nvib._numeric import at_least_float32
-from open_nvib._records import Hidden, PerToken, TokenMask, unchecked
+from open_nvib._tensors import Hidden, PerToken, TokenMask, at_least_float32, unchecked
 from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
 from open_nvib.merging import (
     Cuts,

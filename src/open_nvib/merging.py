@@ -14,8 +14,7 @@ from jaxtyping import Float, Int, Real
 from torch import Tensor
 
 from open_nvib._checks import check
-from open_nvib._numeric import widen
-from open_nvib._records import BatchRecord, Hidden, Index, PerToken, TensorRecord, unchecked
+from open_nvib._tensors import BatchRecord, Hidden, Index, PerToken, TensorRecord, unchecked, widen
 
 PerText = Real[Tensor, "..."] | float
 """A number for each text, or one for all."""

@@ -8,8 +8,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from open_nvib._checks import check
-from open_nvib._numeric import log_weight, widen
-from open_nvib._records import BatchRecord, unchecked
+from open_nvib._tensors import BatchRecord, log_weight, unchecked, widen
 
 Mixture = TypeVar("Mixture", bound=BatchRecord)
 

@@ -8,7 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from open_nvib._checks import check
-from open_nvib._records import BatchRecord, unchecked
+from open_nvib._tensors import BatchRecord, unchecked
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,10 +10,8 @@ from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
 from open_nvib._checks import check
-from open_nvib._numeric import can_read, log_weight, normal_like, widen
-from open_nvib._records import BatchRecord, TensorRecord, unchecked, values_of
-from open_nvib.gamma import METHODS, Method, log_dirichlet
-from open_nvib.kl import bounded_dp_kl, gaussian_kl
+from open_nvib._tensors import BatchRecord, TensorRecord, can_read, log_weight, normal_like, unchecked, values_of, widen
+from open_nvib.distributions import METHODS, Method, bounded_dp_kl, gaussian_kl, log_dirichlet
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 
 KLForm = Literal["expected", "exact"]

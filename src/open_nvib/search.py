@@ -9,7 +9,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from open_nvib._checks import check
-from open_nvib._records import BatchRecord, unchecked
+from open_nvib._tensors import BatchRecord, unchecked
 
 ShareDistribution = Literal["log_uniform", "uniform", "divisors"]
 SHARE_DISTRIBUTIONS: tuple[str, ...] = get_args(ShareDistribution)

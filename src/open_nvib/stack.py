@@ -14,7 +14,7 @@ from jaxtyping import Bool
 from torch import Tensor, nn
 
 from open_nvib._checks import check
-from open_nvib._records import Hidden, TokenMask, unchecked, values_of
+from open_nvib._tensors import Hidden, TokenMask, unchecked, values_of
 from open_nvib.attention import DenoisingAttention
 from open_nvib.layer import NVIB
 from open_nvib.process import KL, KLForm, Posterior

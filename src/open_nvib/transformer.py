@@ -8,13 +8,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from open_nvib._checks import check
-from open_nvib._fused import attend_biased, bias_keys, pad_values
-from open_nvib._records import unchecked
-from open_nvib.attention import DenoisingAttention, Mixture, Projected
+from open_nvib._tensors import unchecked
+from open_nvib.attention import DenoisingAttention, Mixture, Projected, attend_biased, bias_keys, pad_values
 from open_nvib.mixtures import ImpulseMixture
 
 SMALL_SET = 64
-"""Vectors up to which, at test time, the kernel's own bias takes less time than a bias in the keys (`_fused`)."""
+"""Vectors up to which, at test time, the kernel's own bias is faster than a bias in the keys (`bias_keys`)."""
 
 
 class MixtureAttention(DenoisingAttention):

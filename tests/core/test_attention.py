@@ -311,7 +311,7 @@ def test_padding_gets_no_weight_in_float16():
 
 def test_a_bias_keeps_its_digits_in_half_precision():
     """A bias of -1000.25 does not round to -1000: the remainder is carried apart."""
-    from open_nvib._fused import attend_biased, bias_keys, pad_values
+    from open_nvib.attention import attend_biased, bias_keys, pad_values
 
     bias = torch.tensor([[-1000.25, -1001.5]])
     keys, values = torch.zeros(1, 2, 6).bfloat16(), torch.eye(2, 6)[None].bfloat16()

@@ -9,7 +9,7 @@ from scipy import stats
 from torch.distributions import Dirichlet, Normal, kl_divergence
 
 import open_nvib as nv
-from open_nvib._records import unchecked, values_of
+from open_nvib._tensors import unchecked, values_of
 
 BATCH, N, P = 3, 5, 7
 

@@ -12,7 +12,7 @@ import torch
 from scipy.special import gammaincinv
 from torch import Tensor
 
-from open_nvib.gamma import SWITCH, gaussian_log_quantile, gaussian_quantile, small_alpha_log_quantile
+from open_nvib.distributions import SWITCH, gaussian_log_quantile, gaussian_quantile, small_alpha_log_quantile
 from open_nvib.report.figures.style import canvas, style, to_svg
 from open_nvib.text.drawing import BLUE, GREEN, INK, VERMILION
 

@@ -37,9 +37,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributions import Normal
 
-from open_nvib._numeric import normal_like
-from open_nvib._records import unchecked
-from open_nvib.gamma import log_dirichlet
+from open_nvib._tensors import normal_like, unchecked
+from open_nvib.distributions import log_dirichlet
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import Posterior
 from open_nvib.text.model.bottlenecks import Latent

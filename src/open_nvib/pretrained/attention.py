@@ -33,10 +33,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.pytorch_utils import Conv1D
 
-from open_nvib._fused import ALIGNMENT
-from open_nvib._numeric import at_least_float32, normal_like, without_autocast
-from open_nvib.attention import gaussian_features
-from open_nvib.gamma import log_gamma
+from open_nvib._tensors import at_least_float32, normal_like, without_autocast
+from open_nvib.attention import ALIGNMENT, gaussian_features
+from open_nvib.distributions import log_gamma
 from open_nvib.pretrained.families import HEAD_SIZES, ROTARY, Parts
 from open_nvib.pretrained.identity import LOG_ALPHA_MAX, IdentityNVIB
 

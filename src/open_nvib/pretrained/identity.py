@@ -15,8 +15,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from open_nvib._checks import check
-from open_nvib._numeric import at_least_float32, widen
-from open_nvib._records import TensorRecord, unchecked
+from open_nvib._tensors import TensorRecord, at_least_float32, unchecked, widen
 from open_nvib.layer import LOG_SIGMA_MIN
 from open_nvib.mixtures import GaussianMixture
 from open_nvib.process import ConditionalBDP, Posterior

@@ -15,10 +15,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._numeric import log_weight
-from open_nvib._records import BatchRecord, Hidden, TokenMask, unchecked
-from open_nvib.gamma import Method
-from open_nvib.kl import gaussian_kl
+from open_nvib._tensors import BatchRecord, Hidden, TokenMask, log_weight, unchecked
+from open_nvib.distributions import Method, gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
 from open_nvib.merging import VectorRequest, find_cuts, merge_tokens
 from open_nvib.mixtures import ImpulseMixture

@@ -10,7 +10,7 @@ from jaxtyping import Int
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase, StoppingCriteria, StoppingCriteriaList
 
-from open_nvib._records import values_of
+from open_nvib._tensors import values_of
 from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder

@@ -18,9 +18,8 @@ from transformers import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 from transformers.utils.generic import ModelOutput
 
-from open_nvib._fused import widen_for_cpu
-from open_nvib._records import Hidden, TokenMask, unchecked
-from open_nvib.attention import DenoisingAttention, Mixture, Projected
+from open_nvib._tensors import Hidden, TokenMask, unchecked
+from open_nvib.attention import DenoisingAttention, Mixture, Projected, widen_for_cpu
 from open_nvib.merging import VectorRequest
 from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 from open_nvib.text.model.bottlenecks import Bottleneck, Latent, make_bottleneck

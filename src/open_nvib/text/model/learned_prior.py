@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from open_nvib._numeric import widen
+from open_nvib._tensors import widen
 from open_nvib.merging import VectorRequest
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.store.files import PARTIAL, as_builtins, damaged

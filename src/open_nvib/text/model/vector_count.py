@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from open_nvib._deprecation import warn_renamed
-from open_nvib._records import BatchRecord, unchecked, values_of
+from open_nvib._tensors import BatchRecord, unchecked, values_of
 from open_nvib.attention import Projected
 from open_nvib.merging import VectorRequest
 from open_nvib.process import vectors_at
