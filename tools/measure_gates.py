@@ -29,8 +29,8 @@ from open_nvib.evaluation.scorers import train_scorer
 from open_nvib.gates import noiseless_gates, open_probability, pool_dropped, sample_gates
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.process import KL
-from open_nvib.store.settings import Schedule, TrainConfig
-from open_nvib.store.yaml_file import read_mapping, settings_of
+from open_nvib.store.files import read_mapping
+from open_nvib.store.settings import Schedule, TrainConfig, settings_of
 from open_nvib.text import load_run, train
 from open_nvib.text.data import load_prepared
 from open_nvib.text.data.tokenizer import token_names

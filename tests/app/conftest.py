@@ -11,8 +11,8 @@ import pytest
 
 from open_nvib.app import make_app
 from open_nvib.app.page import serving
-from open_nvib.store.settings import ModelSettings, OptimiserSettings, Schedule, TrainConfig, WatchSettings
-from open_nvib.store.yaml_file import find_config, read_mapping, settings_of
+from open_nvib.store.files import find_config, read_mapping
+from open_nvib.store.settings import ModelSettings, OptimiserSettings, Schedule, TrainConfig, WatchSettings, settings_of
 from open_nvib.text.training.train import train
 from open_nvib.text.using.run import Run, load_run
 

@@ -8,8 +8,7 @@ import pytest
 from open_nvib.cli import main
 from open_nvib.experiments.experiment import load_experiment
 from open_nvib.store.files import InputError
-from open_nvib.store.settings import Schedule, TrainConfig
-from open_nvib.store.yaml_file import merged
+from open_nvib.store.settings import Schedule, TrainConfig, merged
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = sorted((ROOT / "experiments").glob("*.yaml"))
@@ -152,7 +151,7 @@ FILES_THAT_ARE_WRONG = {
     "a row twice": ("rows:\n  a: {config: t.yaml}\n  a: {config: nvae.yaml}\n", "line 3: duplicate key 'a'"),
     "binary": (b"\xff\xfe\x00", "cannot be read as text"),
     "no whole number": ("seeds: [!!int abc]\n", "is not YAML"),
-    "deep": (f"rows: {'[' * 3000}{']' * 3000}\n", "nested too deeply"),
+    "deep": (f"rows: {'[' * 3000}{']' * 3000}\n", "is not YAML (maximum recursion"),
     "alias of itself": ("\ndefaults: &a {loss: *a}\nrows: {t: {config: t.yaml}}\n", "no configuration 't.yaml'"),
     "much text": ("The old river crossed the border.\n" * 99, "got 'The old river crossed the borde"),
 }

@@ -20,7 +20,6 @@ from open_nvib.store.files import (
     write_text,
 )
 from open_nvib.store.task_settings import Recipe
-from open_nvib.store.yaml_file import load_yaml
 
 
 @dataclass(frozen=True)
@@ -35,14 +34,6 @@ class Whole:
     by_length: dict[int, Part] = field(default_factory=dict)
     extra: Part | None = field(default=None, metadata=OPTIONAL)
     more: dict[str, Part] = field(default_factory=dict, metadata=OPTIONAL)
-
-
-@pytest.mark.parametrize("level", ["[{}]", "{{<<: [{}]}}"], ids=["lists", "merge keys"])
-def test_aliases_of_aliases_are_refused_before_they_are_written_out(level):
-    """Nine aliases in each of forty lines: more values than memory holds."""
-    lines = [f"a{n}: &a{n} {level.format(', '.join([f'*a{n - 1}'] * 9))}" for n in range(1, 41)]
-    with pytest.raises(InputError, match="alias"):
-        load_yaml("\n".join(["a0: &a0 {x: 1}", *lines]))
 
 
 def test_numbers_that_are_not_finite_are_none():

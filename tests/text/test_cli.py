@@ -12,8 +12,7 @@ import yaml
 
 from open_nvib.cli import main
 from open_nvib.cli.commands import NVIB
-from open_nvib.store.files import InputError
-from open_nvib.store.yaml_file import find_config
+from open_nvib.store.files import InputError, find_config
 
 
 def out(capsys, *arguments: str) -> list[str]:

@@ -19,8 +19,18 @@ import yaml
 from docstring_parser import parse as parse_docstring
 
 from open_nvib._deprecation import REMOVAL
-from open_nvib.store import yaml_file
-from open_nvib.store.files import InputError, OutsideTraining, as_builtins, disk_trouble, in_one_line
+from open_nvib.store.files import (
+    InputError,
+    OutsideTraining,
+    as_builtins,
+    disk_trouble,
+    find_config,
+    in_one_line,
+    load_yaml,
+    read_mapping,
+    suggestion,
+)
+from open_nvib.store.settings import convert, merged, settings_of
 
 RENAMED_OPTIONS = {"--needed": "--vectors fewest", "--decided": "--vectors auto"}
 """Old options that still work, and what replaces each."""
@@ -205,7 +215,7 @@ def _read(kind: Any, text: str) -> Any:
     if kind is str or (kind == str | None and text not in ("null", "~")):
         return text
     try:
-        return yaml_file.load_yaml(text)
+        return load_yaml(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} {error}") from error
 
@@ -231,7 +241,7 @@ def parse(command: Command, arguments: list[str]) -> tuple[Callable[..., None], 
         option = unknown[0].partition("=")[0]
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
         known = [text for action in shown for text in action.option_strings]
-        stop(f"unknown argument {option!r}{yaml_file.suggestion(option, known)}")
+        stop(f"unknown argument {option!r}{suggestion(option, known)}")
     assert not isinstance(command, Group)
     return command, given
 
@@ -258,15 +268,15 @@ def call(command: Callable[..., None], given: argparse.Namespace) -> None:
 
 def _argument(kind: Any, name: str, value: Any) -> Any:
     if get_origin(kind) is Sequence:
-        return [yaml_file.convert(get_args(kind)[0], each, (f"--{name}",)) for each in value]
-    return value if kind in (str, bool) or value is None else yaml_file.convert(kind, value, (f"--{name}",))
+        return [convert(get_args(kind)[0], each, (f"--{name}",)) for each in value]
+    return value if kind in (str, bool) or value is None else convert(kind, value, (f"--{name}",))
 
 
 def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any:
     """Build a dataclass from files and from the options that are its own."""
     own = {field.name for field in fields(kind)}
-    from_files = yaml_file.merged(kind, *(yaml_file.read_mapping(yaml_file.find_config(file)) for file in files))
-    values = yaml_file.merged(kind, from_files)
+    from_files = merged(kind, *(read_mapping(find_config(file)) for file in files))
+    values = dict(from_files)
     for path, value in getattr(given, "settings", ()):
         if path[0] in own:
             inside = values
@@ -275,8 +285,8 @@ def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any
                 inside = inside[name]
             inside[path[-1]] = value
     try:
-        return yaml_file.convert(kind, values)
-    except yaml_file.SettingError:
+        return convert(kind, values)
+    except InputError:
         if files:  # name the last one, if the mistake is in a file
-            yaml_file.settings_of(kind, from_files, where=files[-1])
+            settings_of(kind, from_files, where=files[-1])
         raise

@@ -16,11 +16,10 @@ from open_nvib.report import check_output, write_run_report
 from open_nvib.report.summary import summarise_evaluation
 from open_nvib.report.write import FIGURES
 from open_nvib.store.evaluations import Evaluation
-from open_nvib.store.files import InputError, obstacle_to_writing
+from open_nvib.store.files import InputError, find_config, obstacle_to_writing, read_mapping
 from open_nvib.store.runs import claim_directory
-from open_nvib.store.settings import TrainConfig
+from open_nvib.store.settings import TrainConfig, settings_of
 from open_nvib.store.task_settings import PARTS, DemoConfig, paper_partitions
-from open_nvib.store.yaml_file import find_config, read_mapping, settings_of
 from open_nvib.text.data import PrepareConfig, Prepared, prepare
 from open_nvib.text.data.prepared import is_prepared
 from open_nvib.text.training.train import train

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from open_nvib.store.cells import CellSettings
-from open_nvib.store.files import InputError, file_lock
-from open_nvib.store.settings import TrainConfig
+from open_nvib.store.files import InputError, file_lock, find_config, read_mapping, shown
+from open_nvib.store.settings import TrainConfig, merged, settings_of
 from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
-from open_nvib.store.yaml_file import find_config, merged, read_mapping, settings_of, shown
 
 Say = Callable[[str], None]
 """Takes a line of progress."""

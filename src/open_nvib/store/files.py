@@ -1,20 +1,24 @@
-"""Read and write files: atomic writes, locks, manifests, one-line errors for damaged files, and cached results."""
+"""Read and write files: atomic writes, YAML, locks, manifests, one-line errors for damaged files, cached results."""
 
+import difflib
 import errno
 import hashlib
 import json
 import math
 import os
+import re
+import reprlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import msgspec
+import yaml
 from filelock import BaseFileLock, FileLock
 
 
@@ -183,6 +187,93 @@ def digest_of_file(path: Path) -> str:
 def digest(value: Any) -> str:
     """Return a short name for a value that `as_builtins` takes; equal values have equal names."""
     return hashlib.sha256(json.dumps(as_builtins(value), sort_keys=True).encode()).hexdigest()[:12]
+
+
+# YAML that a person wrote, read once and strictly
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML as PyYAML reads it, but 1e-3 is a number, a date is text and a duplicate key is an error."""
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if (key.tag, str(key.value)) in seen:  # of which plain YAML silently keeps the last value
+                line = key.start_mark.line + 1
+                raise InputError(f"line {line}: duplicate key {key.value!r}. Rename one, or remove it.")
+            seen.add((key.tag, str(key.value)))
+        return node
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def load_yaml(text: str) -> Any:
+    """Read YAML; a mistake is an InputError, and its place the line."""
+    try:
+        return yaml.load(text, _Loader)
+    except InputError:
+        raise
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:  # some of `!!int abc`
+        raise InputError(f"is not YAML ({in_one_line(error)}).") from error
+
+
+def find_config(name: str, *folders: Path, where: str = "--config") -> Path:
+    """Find the file of a configuration: as given, in one of the folders, or among those that come with the package."""
+    package = Path(__file__).parents[1]
+    packaged = (package, package.parents[1]) if name.startswith("configs/") and ".." not in name else ()
+    for folder in (Path(), *folders, *packaged):
+        if os.path.isfile(path := folder / Path(name).expanduser()):
+            return path
+    looked_in = ", ".join(["the working directory", *map(str, folders)])
+    raise InputError(f"{where}: no configuration {name!r} in {looked_in}. Give the YAML file of one.")
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """Read a YAML file that holds a mapping."""
+    try:
+        content = load_yaml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path}: no such file. Give a YAML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: cannot be read as text ({in_one_line(error)}). Give a YAML file.") from error
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return as_mapping(content, where=str(path))
+
+
+def as_mapping(value: Any, *, where: str) -> dict[str, Any]:
+    """Check that a value is a mapping from names; None is an empty one."""
+    value = {} if value is None else value
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: got {shown(value)}, expected a mapping from names to values.")
+    for key in value:
+        if not isinstance(key, str):
+            raise InputError(f"{where}: the key {shown(key)} is not a name. Put it in quotes.")
+    return value
+
+
+_short = reprlib.Repr()
+_short.maxstring = _short.maxother = _short.maxlong = 80
+
+
+def shown(value: Any) -> str:
+    """Format a value for a message, as YAML has it; of a long one, the beginning and the end."""
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else _short.repr(value)
+
+
+def suggestion(name: Any, known: Collection[str]) -> str:
+    """End a message about an unknown name: the known one that is most like it, or all."""
+    if close := difflib.get_close_matches(str(name), known, 1):
+        return f". Did you mean {close[0]!r}?"
+    return f"; available: {', '.join(known)}."
 
 
 # Manifests: the size and the digest of every file of a directory, written when all are complete

@@ -15,10 +15,9 @@ from filelock import Timeout
 
 from open_nvib.store import files
 from open_nvib.store.evaluations import Evaluation, load
-from open_nvib.store.files import InputError, in_one_line
+from open_nvib.store.files import InputError, as_mapping, in_one_line, load_yaml
 from open_nvib.store.settings import MOST, TrainConfig, differences
 from open_nvib.store.task_settings import Recipe
-from open_nvib.store.yaml_file import as_mapping, load_yaml
 
 CHECKPOINTS, MODEL, TOKENIZER = "checkpoints", "model", "tokenizer"
 CONFIG, LENGTHS, LOG, METRICS, NUMBERS = "config.yaml", "lengths.json", "log.jsonl", "metrics.json", "numbers.json"

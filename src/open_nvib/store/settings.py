@@ -1,11 +1,14 @@
-"""Typed settings of training, as YAML and the command line give them: their bounds, and how they are compared."""
+"""Typed settings of training: their bounds, how they are compared, and how YAML and options become settings."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
-from typing import Any, Literal, get_args
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from open_nvib.schedules import Schedule as Schedule
-from open_nvib.store.files import InputError, in_one_line
+from open_nvib.store.files import InputError, as_mapping, in_one_line, shown, suggestion
+
+T = TypeVar("T")
 
 LARGEST_SEED = 2**32 - 1
 """Every generator of random numbers takes seeds up to this."""
@@ -377,3 +380,91 @@ def differences(known: Any, now: Any, path: str = "", kind: BottleneckKind | Non
         if kind in USED_BY.get(name, (kind,)):
             found += differences(getattr(known, name), getattr(now, name), f"{path}.{name}".strip("."), kind)
     return sorted(found)
+
+
+# Conversion of what YAML gives
+
+
+NAMES: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "text",
+    types.NoneType: "null",
+    list: "a list",
+    Sequence: "a list",
+    dict: "a mapping",
+}
+"""What messages call a type."""
+
+
+def merged(kind: Any, *layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Merge settings of the dataclass `kind`: later ones win, one by one within a group such as `loss`."""
+    groups = {option.name for option in fields(kind) if is_dataclass(option.type)}
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for name, value in layer.items():
+            together = name in groups and isinstance(value, dict) and isinstance(result.get(name), dict)
+            result[name] = {**result[name], **value} if together else value
+    return result
+
+
+def settings_of(kind: type[T], values: Any, *, where: str) -> T:
+    """Build a dataclass from values as YAML gives them; a setting without a value has its default."""
+    try:
+        return convert(kind, as_mapping(values, where=where))
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from error
+
+
+def convert(kind: Any, value: Any, path: tuple[str, ...] = ()) -> Any:
+    """Convert a value of YAML to a number, text, Literal, list, dict or dataclass, or to one of a union of these."""
+    choices = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
+    for choice in choices:
+        origin, inner = get_origin(choice) or choice, get_args(choice)
+        if is_dataclass(choice) and isinstance(value, dict):
+            return _build(choice, value, path)
+        if origin is Literal and isinstance(value, str) and value in inner:
+            return value
+        if origin in (list, Sequence) and isinstance(value, list):
+            return [convert(inner[0], each, (*path, str(index))) for index, each in enumerate(value)]
+        if origin is dict and isinstance(value, dict):
+            return {convert(inner[0], key, path): convert(inner[1], value[key], (*path, str(key))) for key in value}
+        if choice is float and type(value) is int and abs(value) < 2**1000:
+            return float(value)
+        if choice is Any or type(value) is choice:
+            return value
+    raise _refusal(path, f"got {shown(value)}, expected {' or '.join(map(_describe, choices))}.")
+
+
+def _build(kind: Any, values: dict[Any, Any], path: tuple[str, ...]) -> Any:
+    known = {option.name: option for option in fields(kind)}
+    for key in values:
+        if key not in known:
+            raise _refusal(path, f"unknown key {key!r}{suggestion(key, known)}")
+    for name, option in known.items():
+        if name not in values and is_required(option):
+            raise _refusal(path, f"has no {name}, expected {_describe(kind)}.")
+    converted = {name: convert(known[name].type, value, (*path, name)) for name, value in values.items()}
+    try:
+        return kind(**converted)
+    except ValueError as error:  # of its __post_init__
+        raise _refusal(path, str(error)) from error
+
+
+def _refusal(path: tuple[str, ...], reason: str) -> InputError:
+    return InputError(f"{'.'.join(path)}: {reason}" if path else reason)
+
+
+def is_required(option: Field[Any]) -> bool:
+    return option.default is MISSING and option.default_factory is MISSING
+
+
+def _describe(kind: Any) -> str:
+    if is_dataclass(kind):
+        required = [f"{option.name}: …" for option in fields(kind) if is_required(option)]
+        return f"{{{', '.join(required)}}}" if required else "settings"
+    if get_origin(kind) is Literal:
+        names = [repr(name) for name in get_args(kind)]
+        return f"one of {', '.join(names)}" if len(names) > 1 else names[0]
+    return NAMES.get(get_origin(kind) or kind, str(kind))
