@@ -104,9 +104,26 @@ def test_a_run_with_gates_begins_at_the_number_that_it_decides(page, runs, known
     choose(page, "gates")
     send(page, "inspect-text", known[0])
     expect(page.locator("#inspect-number")).to_contain_text("decides")
-    number = page.locator("#inspect-number input[type=number]")
+    number, strip = page.locator("#inspect-number input[type=number]"), page.locator("#inspect-strip")
+    expect(strip).to_contain_text(known[0].split()[-1].rstrip("."))
     expect(number).to_have_value(str(inspect(runs["gates"], known[0])[0]))
-    assert inspect(runs["gates"], known[0], 1)[0] == 1, "what the slider asks for at 1"
+    settled(page)
+    number.fill("1")
+    number.press("Enter")
+    expect(strip).to_contain_text("1 vector for")
+
+
+def test_a_run_is_asked_for_once_when_it_is_chosen(page):
+    """Each tab but Compare asks once. Deferred events of several handlers would ask again and again."""
+    asked = []
+    page.on("request", lambda request: asked.append(request.post_data) if request.method == "POST" else None)
+    choose(page, "gates")
+    for _ in range(SLOW // 100):
+        if len(asked) >= len(TABS) - 1:
+            break
+        page.wait_for_timeout(100)
+    page.wait_for_timeout(2000)  # time to ask again
+    assert len(asked) == len(TABS) - 1
 
 
 def test_a_fixed_number_of_vectors_has_no_slider(page):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from factory import make_evaluation, make_number, make_record
 
-from open_nvib.report.figures.comparisons import SCATTER_PLOTS, draw_bleu, draw_number, draw_points
+from open_nvib.report.figures.comparisons import SCATTER_PLOTS, draw_number, draw_points
 from open_nvib.report.figures.models import (
     draw_paths,
     draw_sample_lengths,
@@ -66,7 +66,6 @@ def test_every_figure_is_light_and_labelled(results):
         "bleu_perplexity": lambda: draw_points(results, selected, SCATTER_PLOTS["bleu_perplexity"]),
         "perplexity_kept": lambda: draw_points(results, selected, SCATTER_PLOTS["perplexity_kept"]),
         "bleu_kept": lambda: draw_points(results, selected, SCATTER_PLOTS["bleu_kept"]),
-        "rows": lambda: draw_bleu(results.rows),
         "vectors": lambda: draw_vectors(evaluations, family="NVAE", name="best NVAE"),
         "lengths": lambda: draw_sample_lengths([(row.title, row.family, row.evaluations) for row in results.rows]),
         "interpolation": lambda: draw_paths([("a", "VT", evaluations)], 83.0),
@@ -77,7 +76,6 @@ def test_every_figure_is_light_and_labelled(results):
         "bleu_perplexity": ["reconstruction BLEU", "F-PPL", "R-PPL", "real text", "best NVAE", "VTS"],
         "perplexity_kept": ["ν, share of vectors kept", "F-PPL"],
         "bleu_kept": ["ν, share of vectors kept", "reconstruction BLEU"],
-        "rows": ["reconstruction BLEU", "paper: other scale", "VTS λ′G=0.0001 S=0.5"],
         "vectors": ["input length n (tokens)", "vectors kept", "VTS S=0.5", "y = n", "never seen in training"],
         "lengths": ["tokens in a sentence", "share of sentences (%)"],
         "interpolation": ["weight of the second text", "perplexity", "real text"],
@@ -127,7 +125,6 @@ def test_without_data_there_is_no_figure(results):
     assert draw_paths([], None) is None
     assert draw_training([LogEntry(1, {})]) is None
     assert draw_vectors([], family="NVAE", name="x") is None
-    assert draw_bleu([]) is None
     assert draw_number(results) is None
     assert draw_dial(empty) is None
     assert draw_dial(results, without=["nvae-0.01", "vts-0.5"]) is None

@@ -50,8 +50,8 @@ def test_figures_and_tables_are_seen_and_the_page_does_not_scroll_sideways(visit
     page = visit(written / "report.html", width=width, scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     drawings = page.locator("figure svg[role=img]")
-    assert drawings.count() == 7
-    for index in range(7):
+    assert drawings.count() == 6
+    for index in range(6):
         box = drawings.nth(index).bounding_box()
         assert box["width"] > 200
         assert box["height"] > 100

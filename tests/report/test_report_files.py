@@ -165,7 +165,7 @@ def test_markdown_links_lead_to_figures_and_nothing_is_lost(written, results):
     links = re.findall(r"\]\(([^)]+)\)", text)
     figures = sorted(path.name for path in (written / "figures").iterdir())
     assert sorted(link.removeprefix("figures/") for link in links) == figures
-    assert len(figures) == 7
+    assert len(figures) == 6
     assert all((written / link).is_file() for link in links)
     assert "6 of 8 cells" in text
     assert "vt seed 1, nvae-1 seed 0" in text
@@ -218,7 +218,7 @@ def test_a_label_is_one_line_of_its_own_text_everywhere(tmp_path, recwarn):
     assert "<script>" not in (output / "report.html").read_text()
     for figure in (output / "figures").iterdir():
         ElementTree.parse(figure)
-    assert "evil" in (output / "figures" / "bleu_rows.svg").read_text()
+    assert "evil" in (output / "figures" / "bleu_kept.svg").read_text()
     again = json.loads((output / "cells" / "nvae-0.01-seed-0.json").read_text())
     again = again["evaluations"]["validation-causal"]["reconstruction"]["short"]["examples"]
     assert again == record["reconstruction"]["short"]["examples"]

@@ -90,9 +90,20 @@ def shown(name: str) -> gr.HTML:
 
 
 def on(
-    triggers: Sequence[Any], handler: Callable[..., Any], inputs: list[Any], outputs: list[Any], examples: Any = None
+    triggers: Sequence[Any],
+    handler: Callable[..., Any],
+    inputs: list[Any],
+    outputs: list[Any],
+    examples: Any = None,
+    *,
+    last_only: bool = False,
 ) -> None:
-    """Bind a handler to events, and to clicks on examples. A mistake is shown in the first HTML of the outputs."""
+    """Bind a handler to events, and to clicks on examples. A mistake is shown in the first HTML of the outputs.
+
+    With `last_only`, events during a request are answered once, by the last: a slider on its way asks where it stops.
+    Only for events with one handler: gradio sends a deferred event to all handlers of its trigger again, so that
+    several of them, such as those of the list of runs, would defer each other without end.
+    """
     options: Any = {
         "fn": _with_messages(handler, outputs),
         "inputs": inputs,
@@ -100,7 +111,7 @@ def on(
         "api_visibility": "private",
         "queue": False,  # a request is open until it is answered: see network.py
         "show_progress": "minimal",
-        "trigger_mode": "always_last",  # of a slider on its way, only where it stops
+        "trigger_mode": "always_last" if last_only else "multiple",
     }
     gr.on(triggers, **options)
     if examples is not None:

@@ -93,7 +93,7 @@ def add_inspect(page: Page, tab: gr.Tab) -> None:
 
     outputs = [number, said, strip, reconstruction, heat, table]
     on([text.submit, page.run.change, page.blocks.load], show, [page.run, text], outputs, examples)
-    on([number.input], show, [page.run, text, number], outputs)
+    on([number.input], show, [page.run, text, number], outputs, last_only=True)
 
 
 def _number_range(run: Run, tokens: int, vectors: int, *, moved: bool) -> dict[str, Any]:
@@ -162,7 +162,8 @@ def add_edit(page: Page, tab: gr.Tab) -> None:
 
     outputs = [switches, vector, factor, decoded]
     on([text.submit, page.run.change, page.blocks.load], encode, [page.run, text], outputs, examples)
-    on([switches.input, vector.input, factor.input], change, [page.run, text, switches, vector, factor], outputs)
+    changed = [page.run, text, switches, vector, factor]
+    on([switches.input, vector.input, factor.input], change, changed, outputs, last_only=True)
 
 
 def length_range(run: Run) -> dict[str, Any]:
@@ -263,7 +264,7 @@ def add_interpolate(page: Page, tab: gr.Tab) -> None:
     given = [page.run, *ends, where]
     events = [button.click, tab.select, page.run.change, *(end.submit for end in ends)]
     on(events, show_all, given, [point, table], examples)
-    on([where.input], show_point, given, [point])
+    on([where.input], show_point, given, [point], last_only=True)
 
 
 def compare(runs: Mapping[str, Run], texts: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from open_nvib.report import measures, tables
 from open_nvib.report.figures import models
-from open_nvib.report.figures.comparisons import MOST_LABELS, SCATTER_PLOTS, draw_bleu, draw_number, draw_points
+from open_nvib.report.figures.comparisons import MOST_LABELS, SCATTER_PLOTS, draw_number, draw_points
 from open_nvib.report.measures import BLEU, FORWARD, REVERSE
 from open_nvib.report.results import Plan, Results, RowPlan, RowResults, one_line, select_nvae, settings_in_symbols
 from open_nvib.store.cells import CellResult, TrainingResult
@@ -42,7 +42,6 @@ def experiment_report(results: Results) -> Report:
     row = selected.row if selected else None
     on_paths = _compared_on_paths(results, row)
     figures = {
-        "bleu_rows": draw_bleu(results.rows),
         **{name: draw_points(results, selected, panels) for name, panels in SCATTER_PLOTS.items()},
         **_figures(results, row, "the best NVAE", on_paths),
     }

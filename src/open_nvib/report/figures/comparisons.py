@@ -1,4 +1,4 @@
-"""Figures that compare rows: BLEU of each, and scatter plots with a point for each cell.
+"""Figures that compare rows: scatter plots with a point for each cell, and numbers of vectors.
 
 The paper's `fig:bleu-rppl-short`, `fig:fppl-rppl-vectors` and `fig:bleu-seq-vectors` (left).
 """
@@ -40,33 +40,6 @@ LINES = ("-", "--", ":", "-.")
 """Of one model after the other."""
 Point = tuple[float, float]
 """Both numbers of a cell, across and up."""
-
-
-def draw_bleu(rows: Sequence[RowResults]) -> str | None:
-    """Draw a line for each row with a cell, the first on top: mean and deviation over seeds, and the paper's mean."""
-    found = [(row, mean) for row in rows if (mean := row.mean(BLEU.read))]
-    if not found:
-        return None
-    with style():
-        figure, axes = canvas(0.9 + 0.25 * len(found), width=6.4)
-        for place, (row, mean) in enumerate(found):
-            look = look_of(row.family)
-            if row.paper:
-                hollow: Any = {"color": PAPER, "markeredgecolor": MUTED, "markersize": 6.5}
-                axes.plot([row.paper.bleu.mean], [place], look.marker, **hollow)
-            if mean.sd is not None:
-                axes.plot([mean.mean - mean.sd, mean.mean + mean.sd], [place, place], color=look.colour, linewidth=2.2)
-            axes.plot([mean.mean], [place], look.marker, color=look.colour, markeredgecolor=PAPER, markersize=7.5)
-        axes.set_yticks(range(len(found)), [row.title.replace("_", "") for row, _ in found])
-        axes.set(xlabel=AXES[BLEU], xlim=(-2, 104), ylim=(len(found) - 0.4, -0.6))
-        axes.spines["left"].set_visible(False)
-        axes.tick_params(axis="y", length=0)
-        ours, paper = "this report: mean and deviation over seeds", "paper: other scale"
-        handles = [Line2D([], [], marker="o", linestyle="-", color=INK, label=ours)]
-        if any(row.paper for row, _ in found):
-            handles.append(Line2D([], [], marker="o", linestyle="", color=PAPER, markeredgecolor=MUTED, label=paper))
-        figure.legend(handles=handles, loc="outside upper center", ncols=2)
-        return to_svg(figure)
 
 
 def draw_points(
