@@ -3,8 +3,9 @@
 python -m tools.measure_gates --data data/enwik8 --rows gates-0.55 random-0.46 --seeds 0 1 2 --runs RUNS
 
 A row is NAME-NUMBER. Gates of a share: `gates-0.4`; with another λ′_G, λ′_D or without pooling: `gates-0.4-g0.1`,
-`gates-0.4-d5`, `unpooled-0.5`; with λ′_D ramped from 1 to 10: `gates-0.4-d1to10`. Controls, trained
-with the same steps, learning rate, λ′_G and pooling:
+`gates-0.4-d5`, `unpooled-0.5`; with λ′_D ramped from 1 to 10: `gates-0.4-d1to10`; with bounded queries:
+`gates-0.4-bound`. The paper's ReLU at a λ′_G, trained as in experiments/table.yaml: `relu-0.1`, `relu-0.1-bound`.
+Controls, trained with the same steps, learning rate, λ′_G and pooling:
   random-0.46     which tokens get a vector is drawn anew each time
   frequency-0.46  the most frequent tokens of the training data get none
   l0drop-0.1      the same gates on Gaussian vectors without a Dirichlet process (VT), at that price of an open gate
@@ -125,13 +126,18 @@ def configure(row: str, config: TrainConfig, prepared: Any) -> TrainConfig:
     """Return the configuration of a row, and install the bottleneck of a control."""
     name, number, *more = row.split("-")
     value, model, loss = float(number), config.model, replace(config.loss, lambda_d=LAMBDA_D)
+    model = replace(model, bound_queries="bound" in more)
     bottlenecks.BOTTLENECKS["nvae"] = bottlenecks.NVIBBottleneck
     if name in ("gates", "unpooled"):
         model = replace(model, gate_share=value, gate_pooling=name == "gates")
-        for each in more:
+        for each in set(more) - {"bound"}:
             low, ramped, high = each[1:].partition("to")
             weight = Schedule(float(low), float(high), from_step=RAMP[0], to_step=RAMP[1]) if ramped else float(low)
             loss = replace(loss, **{f"lambda_{each[0]}": weight})
+    elif name == "relu":
+        model = replace(model, alpha_activation="relu", gate_share=0.5)
+        loss = replace(loss, lambda_g=value, lambda_d=1.0, delta=0.3)
+        config = replace(config, optimiser=replace(config.optimiser, learning_rate=1e-3, decay_share=0.5))
     elif name == "strides":
         model = replace(
             model, bottleneck="vts", stride=1 - value, stride_pooling=True, alpha_activation="relu", gate_share=0.5
