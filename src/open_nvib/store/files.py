@@ -213,17 +213,22 @@ def write_manifest(directory: Path, files: Iterable[Path], *, name: str = MANIFE
             file.chmod(mode)
 
 
+def read_manifest(directory: Path, *, name: str = MANIFEST) -> dict[str, FileEntry | str]:
+    """Read a manifest; an OSError or a ValueError if that fails. Early ones of checkpoints have digests alone."""
+    kind = Annotated[dict[str, FileEntry | str], msgspec.Meta(min_length=1)]
+    return msgspec.json.decode(read_stored(directory / name), type=kind)
+
+
 def find_damage(
     directory: Path, *, name: str = MANIFEST, prefix: str = "", largest: float = math.inf
 ) -> Iterator[tuple[Path, str]]:
     """Yield each file that is not as the manifest says, and what is wrong with it.
 
     Sizes of all files are compared, and digests of those whose names begin with `prefix` and that have at most
-    `largest` bytes. Early manifests of checkpoints have digests alone.
+    `largest` bytes.
     """
-    kind = Annotated[dict[str, FileEntry | str], msgspec.Meta(min_length=1)]
     try:
-        entries: dict[str, FileEntry | str] = msgspec.json.decode(read_stored(directory / name), type=kind)
+        entries = read_manifest(directory, name=name)
     except (OSError, ValueError, RecursionError) as error:
         yield directory / name, f"is incomplete ({in_one_line(error)})"
         return
