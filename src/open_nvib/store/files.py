@@ -60,14 +60,16 @@ def from_builtins(value: Any, kind: type[T]) -> T:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write all of a file or nothing; of several writers at the same time, the last one wins.
+    """Write text as `write_bytes` does. Half of a surrogate pair, which UTF-8 cannot hold, becomes a JSON escape."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
-    Half of a surrogate pair, which UTF-8 cannot hold, is written as a JSON escape.
-    """
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write all of a file or nothing; of several writers at the same time, the last one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        partial.write_bytes(content)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
