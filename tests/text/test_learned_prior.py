@@ -36,7 +36,7 @@ def make_prior() -> LearnedPrior:
     weight, root, starts = (torch.randn(n, FEATURES, generator=random).double() for n in sizes)
     scale, settings = torch.linspace(0.5, 2, FEATURES).double(), PriorSettings(None, ((4, 2, 1), (11, 5, 1)), "")
     noise = torch.linalg.cholesky(root @ root.T + torch.eye(FEATURES))
-    start = {"starts": 9 * starts, "start_weights": torch.tensor([1.0, 3.0]), "start_noise": 0.5 * noise}
+    start = {"starts": 9 * starts, "start_weights": torch.tensor([1.0, 3.0]).double(), "start_noise": 0.5 * noise}
     centre = torch.arange(FEATURES).double()
     return LearnedPrior(centre=centre, scale=scale, **start, weight=0.1 * weight, noise=noise, settings=settings)
 
@@ -239,6 +239,43 @@ def test_a_prior_of_other_weights_and_a_damaged_one_are_refused(fitted, tmp_path
     file.write_bytes(file.read_bytes()[:5000])
     with pytest.raises(InputError, match=PRIOR):
         load_run(path).sample(2, prior="learned")
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("noise", lambda x: x * torch.nan),
+        ("centre", lambda x: x[:-1]),
+        ("weight", lambda x: x[:-1]),
+        ("start_weights", torch.zeros_like),
+        ("starts", lambda x: x.long()),
+        ("settings", lambda x: x | {"counts": [[10, 2**62, 1]]}),
+        ("settings", lambda x: {}),
+    ],
+)
+def test_a_prior_with_wrong_numbers_is_refused(fitted, tmp_path, name, change):
+    path = tmp_path / "run"
+    shutil.copytree(fitted.path, path)
+    content: dict[str, Any] = {**load_file(path / PRIOR), "settings": json.loads(metadata(path / PRIOR))}
+    content[name] = change(content[name])
+    settings = {"settings": json.dumps(content.pop("settings"))}
+    save_file({key: value.contiguous() for key, value in content.items()}, path / PRIOR, metadata=settings)
+    with pytest.raises(InputError, match=PRIOR):
+        load_run(path).sample(2, prior="learned")
+
+
+def test_a_fitted_prior_follows_no_link_and_has_the_mode_of_the_run(fitted, tmp_path):
+    """Of a stranger's run: what its links lead to is the user's."""
+    path, mine = tmp_path / "run", tmp_path / "thesis.tex"
+    shutil.copytree(fitted.path, path)
+    mine.write_text("years of work")
+    (path / PRIOR).unlink()
+    for name in (PRIOR, f"{PRIOR}.partial"):
+        (path / name).symlink_to(mine)
+    load_run(path).fit_prior(training_ids(fitted))
+    assert mine.read_text() == "years of work"
+    assert (path / PRIOR).stat().st_mode == (path / "config.yaml").stat().st_mode  # who reads the run reads the prior
+    assert load_run(path).sample(2, prior="learned")
 
 
 def metadata(file: Path) -> str:

@@ -63,9 +63,11 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False, plot: str | None 
         overwrite: replace data of another recipe at --output
         plot: where to draw the length distributions, instead of --output
     """
+    from open_nvib.text.data.prepared import PICTURE
+
     prepared = text.prepare(config, overwrite=overwrite)
     print(prepared.summary())
-    picture = Path(plot) if plot else prepared.path / "lengths.svg"
+    picture = Path(plot) if plot else prepared.path / PICTURE
     if plot or not picture.exists():
         from open_nvib.report import draw_lengths
 

@@ -14,13 +14,13 @@ from open_nvib.evaluation.scorers import Judge, Scorer, identify_judge, make_sco
 from open_nvib.store.files import ResultCache, damage, digest, file_lock, obstacle_to_writing, seal
 from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import Prepared
+from open_nvib.text.data.prepared import SCORERS
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import Texts, detokenize
 from open_nvib.text.opening import open_saved
 
 T = TypeVar("T")
 
-DIRECTORY = "scorers"
 SIZES = (
     *("vocab_size", "d_model", "ffn_size", "encoder_layers", "decoder_layers"),
     *("heads", "max_positions", "positions", "tie_word_embeddings"),
@@ -65,7 +65,7 @@ class References:
     @property
     def shared(self) -> Path:
         """Directory beside the data."""
-        return self.prepared.path / DIRECTORY
+        return self.prepared.path / SCORERS
 
     @cached_property
     def obstacle(self) -> str | None:

@@ -64,14 +64,16 @@ def from_builtins(value: Any, kind: type[T]) -> T:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write all of a file or nothing; of several writers at the same time, the last one wins.
+    """Write text as `write_bytes` does. Half of a surrogate pair, which UTF-8 cannot hold, becomes a JSON escape."""
+    write_bytes(path, text.encode(errors="backslashreplace"))
 
-    Half of a surrogate pair, which UTF-8 cannot hold, is written as a JSON escape.
-    """
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write all of a file or nothing; of several writers at the same time, the last one wins."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{uuid.uuid4().hex[:8]}{PARTIAL}")
     try:
-        partial.write_text(text, encoding="utf-8", errors="backslashreplace")
+        partial.write_bytes(content)
         partial.replace(path)
     except BaseException:
         partial.unlink(missing_ok=True)
@@ -304,17 +306,22 @@ def write_manifest(directory: Path, files: Iterable[Path], *, name: str = MANIFE
             file.chmod(mode)
 
 
+def read_manifest(directory: Path, *, name: str = MANIFEST) -> dict[str, FileEntry | str]:
+    """Read a manifest; an OSError or a ValueError if that fails. Early ones of checkpoints have digests alone."""
+    kind = Annotated[dict[str, FileEntry | str], msgspec.Meta(min_length=1)]
+    return msgspec.json.decode(read_stored(directory / name), type=kind)
+
+
 def find_damage(
     directory: Path, *, name: str = MANIFEST, prefix: str = "", largest: float = math.inf
 ) -> Iterator[tuple[Path, str]]:
     """Yield each file that is not as the manifest says, and what is wrong with it.
 
     Sizes of all files are compared, and digests of those whose names begin with `prefix` and that have at most
-    `largest` bytes. Early manifests of checkpoints have digests alone.
+    `largest` bytes.
     """
-    kind = Annotated[dict[str, FileEntry | str], msgspec.Meta(min_length=1)]
     try:
-        entries: dict[str, FileEntry | str] = msgspec.json.decode(read_stored(directory / name), type=kind)
+        entries = read_manifest(directory, name=name)
     except (OSError, ValueError, RecursionError) as error:
         yield directory / name, f"is incomplete ({in_one_line(error)})"
         return

@@ -174,6 +174,23 @@ def test_what_is_not_prepared_data_is_never_touched(config, tmp_path, overwrite)
     assert (tmp_path / "data" / "thesis.tex").read_text() == "years of work"
 
 
+def test_overwrite_refuses_to_replace_data_with_a_file_of_the_user_in_it(config):
+    data = prepare(config()).path
+    (data / "lengths.svg").touch()  # these two are of `nvib prepare` and of `nvib evaluate`
+    (data / "scorers" / "model").mkdir(parents=True)
+    (data / "scorers" / "model" / "config.json").touch()
+    for notes in (data / "notes.txt", data / "tokenizer" / "merges.txt"):
+        notes.write_text("years of work")
+        with pytest.raises(InputError, match=notes.name):
+            prepare(config(seed=5), overwrite=True)
+        assert notes.read_text() == "years of work"
+        notes.unlink()
+    assert prepare(config(seed=5), overwrite=True).recipe.config["seed"] == 5
+    (data / "manifest.json").unlink()  # then nothing tells which files are whose
+    with pytest.raises(InputError, match="manifest"):
+        prepare(config(seed=6), overwrite=True)
+
+
 def test_a_failure_leaves_nothing_behind(config, tmp_path):
     before = sorted(tmp_path.iterdir())
     with pytest.raises(InputError, match="tokens"):

@@ -19,13 +19,24 @@ import numpy as np
 from jaxtyping import Int
 from tqdm.auto import tqdm
 
-from open_nvib.store.files import InputError, obstacle_to_writing, write_json, write_manifest, writing_to
+from open_nvib.store.files import (
+    MANIFEST,
+    InputError,
+    damaged,
+    obstacle_to_writing,
+    read_manifest,
+    write_json,
+    write_manifest,
+    writing_to,
+)
 from open_nvib.store.task_settings import TRAINED_TOKENIZER, PrepareConfig, Recipe, recipe_settings
 from open_nvib.text.data.markup import UNKNOWN
 from open_nvib.text.data.prepared import (
     OLD,
     PARTIAL,
+    PICTURE,
     RECORD,
+    SCORERS,
     TOKENIZER,
     Counts,
     PartitionCounts,
@@ -73,6 +84,7 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
                 f"{output}: holds data of another recipe ({'; '.join(different)}). Give another output, or replace it "
                 f"with `nvib prepare --overwrite`."
             )
+        check_only_ours(output)
     # Load a given tokenizer first, so that a wrong one is found before the long work.
     trained = config.tokenizer == TRAINED_TOKENIZER
     tokenizer = None if trained else load_tokenizer(config.tokenizer, lowercase=config.lowercase)
@@ -249,6 +261,21 @@ def check_output(output: Path) -> None:
         )
 
 
+def check_only_ours(data: Path) -> None:
+    """Check that prepared data, which is to be replaced, has no file in it that open_nvib did not write."""
+    try:
+        ours = {MANIFEST, PICTURE, *read_manifest(data)}
+    except (OSError, ValueError) as error:
+        raise damaged(data / MANIFEST, error, fix=f"Remove {data} first, or give another --output.") from error
+    for path in sorted(data.rglob("*")):
+        name = path.relative_to(data).as_posix()
+        if name not in ours and not name.startswith(f"{SCORERS}/") and (path.is_symlink() or not path.is_dir()):
+            raise InputError(
+                f"{path}: is not a file of prepared data, and {data} is to be replaced. Move it away first, or give "
+                f"another --output."
+            )
+
+
 @contextmanager
 def writing(output: Path) -> Iterator[Path]:
     """Make a directory beside `output` to write to. It replaces `output` if all goes well, else it is removed."""
@@ -263,6 +290,8 @@ def writing(output: Path) -> Iterator[Path]:
         try:
             yield fresh
             check_output(output)  # again: minutes have passed
+            if is_prepared(output):
+                check_only_ours(output)
             if output.exists():
                 output.rename(old)  # `restore_replaced` puts it back if this process is killed now
             fresh.rename(output)

@@ -4,6 +4,8 @@ manifest.json   size and SHA-256 of every file
 recipe.json     `PreparedRecord`: what the data was made from and how, counts, and the lengths of the sentences
 tokenizer/      for AutoTokenizer.from_pretrained
 short/train/    an Arrow dataset for each partition and split
+lengths.svg     the length distributions, drawn by `nvib prepare`
+scorers/        models that were trained on the data by `nvib evaluate`
 """
 
 import json
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
 
 RECORD = "recipe.json"
 TOKENIZER = "tokenizer"
+PICTURE, SCORERS = "lengths.svg", "scorers"
 PARTIAL, OLD = ".partial-", ".old-"
 """Between the name of the data and those of machine and process: data that is being made, and data it replaces."""
 FORMAT = "open_nvib prepared text, 1"

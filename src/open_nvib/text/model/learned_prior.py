@@ -16,13 +16,14 @@ import msgspec
 import torch
 from jaxtyping import Bool, Float, Int
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
+from open_nvib._checks import check
 from open_nvib._tensors import widen
 from open_nvib.merging import VectorRequest
 from open_nvib.mixtures import ImpulseMixture
-from open_nvib.store.files import PARTIAL, as_builtins, damaged
+from open_nvib.store.files import as_builtins, damaged, write_bytes
 from open_nvib.store.runs import Numbers
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.batches import Texts
@@ -43,6 +44,8 @@ SMALLEST_SCALE = 1e-6
 """Deviation of an entry that does not vary, which is divided by it."""
 SETTINGS, TENSORS = "settings", ("centre", "scale", "starts", "start_weights", "start_noise", "weight", "noise")
 """The entries of a prior's file."""
+PLACE_REGRESSORS = 5
+"""Columns of `regressors` besides the two vectors."""
 FEWEST_TEXTS = 20
 """Texts to which a prior can be fitted."""
 
@@ -64,6 +67,9 @@ class PriorSettings:
     counts: tuple[tuple[int, int, int], ...]
     model: str
 
+    def __post_init__(self) -> None:
+        Numbers(self.counts)  # which checks them
+
 
 @dataclass(frozen=True, eq=False)
 class LearnedPrior:
@@ -80,6 +86,17 @@ class LearnedPrior:
     weight: Float[Tensor, "x f"]
     noise: Float[Tensor, "f f"]
     settings: PriorSettings
+
+    def __post_init__(self) -> None:
+        patterns = {"centre": "f", "scale": "f", "starts": "k f", "start_noise": "f f", "weight": "x f", "noise": "f f"}
+        check(
+            "LearnedPrior",
+            start_weights=(self.start_weights, "k; >= 0, some > 0"),
+            **{name: (getattr(self, name), f"{pattern}; finite") for name, pattern in patterns.items()},
+        )
+        size, expected = len(self.weight), 2 * len(self.centre) + PLACE_REGRESSORS
+        if size != expected:
+            raise ValueError(f"LearnedPrior: weight has {size} rows, expected {expected}.")
 
     def standardise(self, vectors: Rows) -> Rows:
         return (vectors - self.centre) / self.scale
@@ -222,17 +239,15 @@ def _encode(model: TextAutoencoder, texts: Texts, share: float | None) -> tuple[
 
 def save_prior(prior: LearnedPrior, path: Path) -> None:
     """Write a prior in float32, all of it or nothing."""
-    partial = path.with_name(f"{path.name}{PARTIAL}")
     tensors = {name: getattr(prior, name).float().contiguous() for name in TENSORS}
-    save_file(tensors, partial, metadata={SETTINGS: json.dumps(as_builtins(prior.settings))})
-    partial.replace(path)
+    write_bytes(path, save(tensors, metadata={SETTINGS: json.dumps(as_builtins(prior.settings))}))
 
 
 def load_prior(path: Path, *, fix: str) -> LearnedPrior:
     """Read what `save_prior` wrote; an InputError if it is damaged."""
     try:
         with safe_open(path, "pt") as file:
-            settings = msgspec.json.decode(file.metadata()[SETTINGS], type=PriorSettings)
+            settings = msgspec.json.decode((file.metadata() or {}).get(SETTINGS, "{}"), type=PriorSettings)
             return LearnedPrior(**{name: file.get_tensor(name) for name in TENSORS}, settings=settings)
     except Exception as error:  # a damaged file is an error of many kinds
         raise damaged(path, error, fix=fix) from error

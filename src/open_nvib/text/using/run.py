@@ -366,7 +366,8 @@ class Run:
         if not self.has_learned_prior:
             raise InputError(f"{self.path}: has no learned prior. Fit one with `nvib fit-prior {self.path}`.")
         found = load_prior(path, fix=FIT_AGAIN)
-        if found.settings.model != self._weights_digest():
+        features = self.model.config.p + (self.model.encoder.bottleneck.delta is not None)  # an nvae's have a count
+        if found.settings.model != self._weights_digest() or len(found.centre) != features:
             raise InputError(f"{path}: was fitted to other weights than those of this run. {FIT_AGAIN}")
         return found
 
