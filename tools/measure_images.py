@@ -30,6 +30,8 @@ NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 49)
 FIXED = (1, 2, 4, 8, 16, 49)
 ROWS = ["any", "gates", "vt-any", "vt-16", "t-any", *(f"fixed-{number}" for number in FIXED)]
 ROWS += ["random", "canvas", "novel", "novel-vae"]
+LONG = 3  # rows "…-long" have this many times the steps
+ROWS += [f"{row}-long" for row in ("any", "vt-any", "t-any", "gates", "fixed-49")]
 HELD_OUT = (4, 7, 8)  # the digit that no training image of seeds 0, 1 and 2 shows
 TEST, NOVELTY_VECTORS = 300, 8
 GATE_SHARE, CANVAS_SHARE = 0.3, 0.2  # patches that gates may keep
@@ -267,6 +269,8 @@ def measure_novelty(model: Any, images: Tensor, digits: Tensor, held_out: int) -
 
 def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dict[str, Any]:
     """Train the model of a row, keep it in `runs`, and measure it."""
+    full, row = row, row.removesuffix("-long")
+    steps = steps if row == full else LONG * steps
     torch.manual_seed(seed)
     model, images, test = build(row, seed), data.images, data.test
     generator = torch.Generator().manual_seed(seed)
@@ -276,8 +280,8 @@ def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dic
         images = images[data.digits != HELD_OUT[seed]]
     name, _, number = row.rpartition("-")
     vectors = int(number) if name in ("fixed", "vt") and number.isdigit() else 1 if row == "novel-vae" else None
-    cell: dict[str, Any] = {"row": row, "seed": seed, "steps": steps}
-    file = runs / f"{row}-{seed}.pt"
+    cell: dict[str, Any] = {"row": full, "seed": seed, "steps": steps}
+    file = runs / f"{full}-{seed}.pt"
     if file.exists():
         model.load_state_dict(torch.load(file))
     else:
