@@ -339,25 +339,27 @@ def tables() -> list[str]:
 
     lines = []
     for name in ("bits", "iou"):
-        for row in ("any", "vt-any", "t-any", "vt-16"):
-            numbers = [entry([cell["errors"][str(k)][name] for cell in rows.get(row, [])]) for k in shown]
-            lines.append(f"| {row} | {len(rows.get(row, []))} | " + " | ".join(numbers) + " |")
+        for row in (row for row in ("any", "vt-any", "t-any", "any-long", "vt-any-long", "vt-16") if row in rows):
+            numbers = [entry([cell["errors"][str(k)][name] for cell in rows[row]]) for k in shown]
+            lines.append(f"| {row} | {len(rows[row])} | " + " | ".join(numbers) + " |")
         own = [entry([cell["errors"][str(k)][name] for cell in rows.get(f"fixed-{k}", [])]) for k in shown]
         lines.append("| a model for each | 1 | " + " | ".join(own) + " |")
-    for cell in (cell for row in ("gates", "random", "canvas") for cell in rows.get(row, [])):
+    for cell in (cell for row in ("gates", "gates-long", "random", "canvas") for cell in rows.get(row, [])):
         gates = cell["gates"]
         parts = [gates[key] for key in ("kept", "ink", "kept_with_ink", "ink_kept")]
         parts += [gates[key]["bits"] for key in ("own", "shuffled")]
         parts += [gates["correlation_with_label"], gates["correlation_with_ink"]]
         lines.append(f"| {cell['row']} | " + " | ".join(f"{x:.3f}" for x in parts) + " |")
-    for row in ("any", "vt-any"):
-        for way in ("fewest", "binary search", "regression + 8", "fixed 16", "fixed 24", "fixed 32"):
-            found = [cell["search"][way] for cell in rows.get(row, [])]
+    for row in (row for row in ("any", "vt-any", "any-long", "vt-any-long") if row in rows):
+        for way in ("fewest", "binary search", "regression + 8", "fixed 8", "fixed 16", "fixed 24", "fixed 32"):
+            found = [cell["search"][way] for cell in rows[row]]
             parts = [entry([x["reached"] for x in found]), entry([x["vectors"] for x in found], 1)]
             lines.append(f"| {row} | {way} | " + " | ".join(parts) + " |")
     for cell in (cell for row in ("novel", "novel-vae") for cell in rows.get(row, [])):
         for kind, scores in cell["novelty"].items():
             lines.append(f"| {cell['row']} | {kind} | " + " | ".join(f"{scores[k]:.3f}" for k in scores) + " |")
+    for change, bits in json.loads((RESULTS / "probes.json").read_text()).items():
+        lines.append(f"| {change} | " + " | ".join(f"{bits[str(k)]:.3f}" for k in shown) + " |")
     return lines
 
 
