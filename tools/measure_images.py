@@ -30,6 +30,8 @@ NUMBERS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 49)
 FIXED = (1, 2, 4, 8, 16, 49)
 ROWS = ["any", "gates", "vt-any", "vt-16", "t-any", *(f"fixed-{number}" for number in FIXED)]
 ROWS += ["random", "canvas", "novel", "novel-vae"]
+LONG = 3  # rows "…-long" have this many times the steps
+ROWS += [f"{row}-long" for row in ("any", "vt-any", "t-any", "gates", "fixed-49")]
 HELD_OUT = (4, 7, 8)  # the digit that no training image of seeds 0, 1 and 2 shows
 TEST, NOVELTY_VECTORS = 300, 8
 GATE_SHARE, CANVAS_SHARE = 0.3, 0.2  # patches that gates may keep
@@ -267,6 +269,8 @@ def measure_novelty(model: Any, images: Tensor, digits: Tensor, held_out: int) -
 
 def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dict[str, Any]:
     """Train the model of a row, keep it in `runs`, and measure it."""
+    full, row = row, row.removesuffix("-long")
+    steps = steps if row == full else LONG * steps
     torch.manual_seed(seed)
     model, images, test = build(row, seed), data.images, data.test
     generator = torch.Generator().manual_seed(seed)
@@ -276,8 +280,8 @@ def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dic
         images = images[data.digits != HELD_OUT[seed]]
     name, _, number = row.rpartition("-")
     vectors = int(number) if name in ("fixed", "vt") and number.isdigit() else 1 if row == "novel-vae" else None
-    cell: dict[str, Any] = {"row": row, "seed": seed, "steps": steps}
-    file = runs / f"{row}-{seed}.pt"
+    cell: dict[str, Any] = {"row": full, "seed": seed, "steps": steps}
+    file = runs / f"{full}-{seed}.pt"
     if file.exists():
         model.load_state_dict(torch.load(file))
     else:
@@ -335,25 +339,27 @@ def tables() -> list[str]:
 
     lines = []
     for name in ("bits", "iou"):
-        for row in ("any", "vt-any", "t-any", "vt-16"):
-            numbers = [entry([cell["errors"][str(k)][name] for cell in rows.get(row, [])]) for k in shown]
-            lines.append(f"| {row} | {len(rows.get(row, []))} | " + " | ".join(numbers) + " |")
+        for row in (row for row in ("any", "vt-any", "t-any", "any-long", "vt-any-long", "vt-16") if row in rows):
+            numbers = [entry([cell["errors"][str(k)][name] for cell in rows[row]]) for k in shown]
+            lines.append(f"| {row} | {len(rows[row])} | " + " | ".join(numbers) + " |")
         own = [entry([cell["errors"][str(k)][name] for cell in rows.get(f"fixed-{k}", [])]) for k in shown]
         lines.append("| a model for each | 1 | " + " | ".join(own) + " |")
-    for cell in (cell for row in ("gates", "random", "canvas") for cell in rows.get(row, [])):
+    for cell in (cell for row in ("gates", "gates-long", "random", "canvas") for cell in rows.get(row, [])):
         gates = cell["gates"]
         parts = [gates[key] for key in ("kept", "ink", "kept_with_ink", "ink_kept")]
         parts += [gates[key]["bits"] for key in ("own", "shuffled")]
         parts += [gates["correlation_with_label"], gates["correlation_with_ink"]]
         lines.append(f"| {cell['row']} | " + " | ".join(f"{x:.3f}" for x in parts) + " |")
-    for row in ("any", "vt-any"):
-        for way in ("fewest", "binary search", "regression + 8", "fixed 16", "fixed 24", "fixed 32"):
-            found = [cell["search"][way] for cell in rows.get(row, [])]
+    for row in (row for row in ("any", "vt-any", "any-long", "vt-any-long") if row in rows):
+        for way in ("fewest", "binary search", "regression + 8", "fixed 8", "fixed 16", "fixed 24", "fixed 32"):
+            found = [cell["search"][way] for cell in rows[row]]
             parts = [entry([x["reached"] for x in found]), entry([x["vectors"] for x in found], 1)]
             lines.append(f"| {row} | {way} | " + " | ".join(parts) + " |")
     for cell in (cell for row in ("novel", "novel-vae") for cell in rows.get(row, [])):
         for kind, scores in cell["novelty"].items():
             lines.append(f"| {cell['row']} | {kind} | " + " | ".join(f"{scores[k]:.3f}" for k in scores) + " |")
+    for change, bits in json.loads((RESULTS / "probes.json").read_text()).items():
+        lines.append(f"| {change} | " + " | ".join(f"{bits[str(k)]:.3f}" for k in shown) + " |")
     return lines
 
 
