@@ -348,6 +348,15 @@ def tables(cells: Path = CELLS) -> list[str]:
             f"{row['memory']:.2f}",
         ],
     )
+    kinds = ("content", "function", "punctuation")
+    add(
+        "gates",
+        ["sentences", "vectors per token", "exact (BLEU)", *(f"{kind} kept, %" for kind in kinds)],
+        lambda row: [
+            *(str(row["sentences"]), f"{row['share']:.3f}", *scores({"": row}, "")),
+            *(f"{100 * row['kinds'][kind]:.0f}" for kind in kinds),
+        ],
+    )
     return lines + examples(found)
 
 
@@ -358,7 +367,8 @@ def examples(found: dict[str, Any]) -> list[str]:
         for share, row in cell.get("shares", {}).items() if name != "nvae-1200" else ():
             lines += ["", f"{NAMES[name]}, {'one vector' if share == 'one' else f'share {share}'}:", ""]
             lines += [f"- {'✓' if text == back else f'{text} → **{back}**'}" for text, back in row["examples"]]
-        for prior, row in cell.get("samples", {}).items() if name != "nvae-1000" else ():
+        few = name == "nvae-1000" or name.startswith("small-")
+        for prior, row in cell.get("samples", {}).items() if not few else ():
             lines += ["", f"{NAMES[name]}, {SOURCES.get(prior, prior)}:", ""]
             lines += [f"- {text}" for text in row["examples"]]
         for index, path in enumerate(cell.get("interpolation", {}).get("examples", [])):
