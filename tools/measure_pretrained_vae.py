@@ -22,6 +22,7 @@ import torch
 from transformers import AutoModelForSeq2SeqLM
 
 from open_nvib.evaluation.interpolation import interpolate_pairs
+from open_nvib.evaluation.reconstruction import kept_by_kind, kept_share, vectors_kept
 from open_nvib.evaluation.references import choose
 from open_nvib.evaluation.scorers import open_judge
 from open_nvib.merging import VectorRequest
@@ -140,11 +141,18 @@ class Measurement:
         count = self.given.samples
         rows = self.prepared.split(self.run.config.partition, "test")
         drawn = {"real": detokenize(self.run.tokenizer, choose(list(rows["input_ids"]), count, 1))}
+        if self.run.config.model.pretrained is None:  # its tokenizer lowers case
+            drawn["cased"] = choose(list(rows["text"]), count, 1)
         drawn["unit"] = self.run.sample(count, seed=0)
         if self.run.has_learned_prior:
             for scale in self.given.noise_scales:
                 drawn[f"learned {scale:g}"] = self.run.sample(count, seed=0, prior="learned", noise_scale=scale)
         return {name: self.judged(texts) for name, texts in drawn.items()}
+
+    def gates(self) -> dict[str, Any]:
+        """The tokens of test sentences that have a vector of their own, where the model decides, and reconstruction."""
+        kept = kept_share(self.ids, vectors_kept(self.run.model, self.ids))
+        return {"share": kept, "kinds": kept_by_kind(self.run, self.ids), **self.score(self.texts, self.ids, None)}
 
     def interpolation(self) -> dict[str, Any]:
         """Paths between pairs of test sentences."""
@@ -226,6 +234,7 @@ PARTS: dict[str, Callable[[Measurement], dict[str, Any]]] = {
         Measurement.samples,
         Measurement.interpolation,
         Measurement.cost,
+        Measurement.gates,
     )
 }
 
@@ -275,10 +284,15 @@ NAMES = {
     "nvae-1200": "NVAE after 1,200 steps",
     "nvae-1000": "NVAE, more texts",
     "vts": "pooled VTS, any number",
-    "vtp": "VTP, one vector",
+    "vtp": "VTP, one vector, 1,200 steps",
+    "gates": "NVAE with gates, 500 steps",
+    "small": "small NVAE, λ′_G = 0.1",
+    "small-g0.001": "small NVAE, λ′_G = 0.001",
+    "small-g0.01": "small NVAE, λ′_G = 0.01",
+    "small-g1": "small NVAE, λ′_G = 1",
 }
 """Cells and the names of their rows, in the order of the tables."""
-SOURCES = {"real": "real text", "unit": "unit prior"}
+SOURCES = {"real": "real text", "cased": "real text, cased", "unit": "unit prior"}
 
 
 def tables(cells: Path = CELLS) -> list[str]:
@@ -314,7 +328,8 @@ def tables(cells: Path = CELLS) -> list[str]:
     lines.append(f"|---|---|{'--:|' * 5}")
     for name, cell in found.items():
         for source, row in cell.get("samples", {}).items():
-            if source == "real" and name == "vts":  # the same sentences as the NVAE's
+            repeated = name in ("vts", "vtp") or name.startswith("small-")  # the same real sentences as in another row
+            if source in ("real", "cased") and repeated:
                 continue
             numbers = f"{row['texts']} | {row['words']:.1f} | {row['perplexity']:,.0f} | {100 * row['distinct']:.1f}"
             numbers += f" | {100 * row['beginnings']:.1f}"
@@ -334,6 +349,15 @@ def tables(cells: Path = CELLS) -> list[str]:
             f"{row['memory']:.2f}",
         ],
     )
+    kinds = ("content", "function", "punctuation")
+    add(
+        "gates",
+        ["sentences", "vectors per token", "exact (BLEU)", *(f"{kind} kept, %" for kind in kinds)],
+        lambda row: [
+            *(str(row["sentences"]), f"{row['share']:.3f}", *scores({"": row}, "")),
+            *(f"{100 * row['kinds'][kind]:.0f}" for kind in kinds),
+        ],
+    )
     return lines + examples(found)
 
 
@@ -344,7 +368,8 @@ def examples(found: dict[str, Any]) -> list[str]:
         for share, row in cell.get("shares", {}).items() if name != "nvae-1200" else ():
             lines += ["", f"{NAMES[name]}, {'one vector' if share == 'one' else f'share {share}'}:", ""]
             lines += [f"- {'✓' if text == back else f'{text} → **{back}**'}" for text, back in row["examples"]]
-        for prior, row in cell.get("samples", {}).items() if name != "nvae-1000" else ():
+        few = name == "nvae-1000" or name.startswith("small-")
+        for prior, row in cell.get("samples", {}).items() if not few else ():
             lines += ["", f"{NAMES[name]}, {SOURCES.get(prior, prior)}:", ""]
             lines += [f"- {text}" for text in row["examples"]]
         for index, path in enumerate(cell.get("interpolation", {}).get("examples", [])):

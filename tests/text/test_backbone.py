@@ -16,7 +16,7 @@ from open_nvib.merging import VectorRequest
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
 from open_nvib.text.data import PrepareConfig, load_prepared, prepare
-from open_nvib.text.data.tokenizer import load_tokenizer, train_tokenizer
+from open_nvib.text.data.tokenizer import load_tokenizer, token_names, train_tokenizer
 from open_nvib.text.model import bottlenecks
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.backbone import options_of
@@ -303,8 +303,8 @@ def test_another_family_is_refused(prepared, kind, tmp_path):
 def test_weights_that_are_not_there_are_refused(prepared, tmp_path, monkeypatch):
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     given = prepared("t5")
-    for name in (str(tmp_path / "nothing"), "nobody/no-such-model"):
-        with pytest.raises(InputError, match=r"model\.pretrained"):
+    for name, reason in ((str(tmp_path / "nothing"), "no such folder"), ("nobody/no-such-model", "offline")):
+        with pytest.raises(InputError, match=rf"model\.pretrained.*{reason}"):
             train(replace(given, model=replace(given.model, pretrained=name)), tmp_path / "run")
 
 
@@ -322,6 +322,16 @@ def test_texts_longer_than_the_positions_are_refused(prepared, tmp_path):
 
 
 # Parts
+
+
+def test_names_of_sentencepiece_tokens_have_no_marks_of_spaces(tmp_path):
+    unigram().save_pretrained(str(tmp_path))
+    tokenizer = load_tokenizer(str(tmp_path), lowercase=False)
+    names = token_names(tokenizer, tokenizer(f"{SENTENCES[0]} ł")["input_ids"])
+    words = "".join(name[2:] if name.startswith("##") else f" {name}" for name in names if name != "␣").split()
+    assert words[:5] == SENTENCES[0].split()[:5]
+    assert names[-2:] == ["�", "�"]
+    assert not any("▁" in name for name in names)
 
 
 def test_a_sentencepiece_tokenizer_gives_every_text_back(tmp_path):

@@ -19,6 +19,9 @@ SHOWN = 3
 
 def open_saved(kind: Any, path: str | Path, **options: Any) -> Any:
     """Call `from_pretrained` of a class of transformers, such as AutoTokenizer, without running code of the folder."""
+    known = Path(path).expanduser().exists()
+    if not known and (isinstance(path, Path) or path.startswith((".", "~")) or path.count("/") > 1):  # no id of the hub
+        raise FileNotFoundError("no such folder")
     return kind.from_pretrained(path, trust_remote_code=False, **options)
 
 

@@ -7,10 +7,11 @@ of its own: [CLS] and [SEP] are used.
 """
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +36,8 @@ _MOST_TRAINING_SENTENCES = 250_000
 _BATCH_SENTENCES = 10_000
 # Score of an entry for a byte: far below all others, as such an entry is for characters that no other has.
 _BYTE_SCORE = -1000.0
+# How sentencepiece writes a space, and a byte.
+_SPACE, _BYTE = "▁", re.compile("<0x[0-9A-F]{2}>")
 # Steps of sentencepiece that a text does not come back from: NFKC, and one space for several.
 _LOSSY = ("Precompiled", "Replace")
 
@@ -248,12 +251,15 @@ def unknown_as(tokenizer: PreTrainedTokenizerBase) -> str:
 def token_names(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> list[str]:
     """Return the tokens as people read them, "##" before one that goes on with the word of the token before it.
 
-    A byte-level token is shown decoded, and half of a character as �.
+    A token of a byte-level or a sentencepiece tokenizer is shown decoded, and half of a character as �.
     """
-    if not isinstance(tokenizer, PreTrainedTokenizerFast) or not isinstance(
-        tokenizer.backend_tokenizer.decoder, decoders.ByteLevel
-    ):
-        return list(tokenizer.convert_ids_to_tokens(list(ids)))
-    decoded = [str(tokenizer.decode([index])) for index in ids]
-    goes_on = [place > 0 and text[:1].isalnum() for place, text in enumerate(decoded)]
+    names = list(tokenizer.convert_ids_to_tokens(list(ids)))
+    backend = tokenizer.backend_tokenizer if isinstance(tokenizer, PreTrainedTokenizerFast) else None
+    if backend is not None and isinstance(backend.decoder, decoders.ByteLevel):
+        decoded = [str(tokenizer.decode([index])) for index in ids]
+    elif any(name.startswith(_SPACE) for name in names):
+        decoded = ["�" if _BYTE.fullmatch(name) else name.replace(_SPACE, " ") for name in names]
+    else:
+        return names
+    goes_on = [text[:1].isalnum() and before[-1:] not in ("", " ") for before, text in pairwise(["", *decoded])]
     return [f"##{text}" if on else text.strip(" ") or "␣" for text, on in zip(decoded, goes_on, strict=True)]
