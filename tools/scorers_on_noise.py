@@ -60,9 +60,7 @@ def main() -> None:
         training, held_out = make_noise(20_000, tokens=tokens, seed=0), make_noise(2000, tokens=tokens, seed=1)
         config = noise_config(tokens=tokens, size=given.size)
         causal, copying = (
-            score(
-                train_scorer(kind, config, training, steps=given.steps, seed=0, say=lambda text: None), config, held_out
-            ).perplexity
+            score(train_scorer(kind, config, training, steps=given.steps, seed=0, say=lambda text: None), held_out).perplexity
             for kind in ("causal", "autoencoder")
         )
         print(f"| {tokens} | {entropy_of_noise(tokens=tokens):.2f} | {causal:.2f} | {copying:.2f} |", flush=True)

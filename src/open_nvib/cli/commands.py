@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from json import dumps
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from open_nvib import text
@@ -419,12 +420,12 @@ def _score_lines(run: "Run", lines: list[str], file: str) -> None:
     ids, _ = run.tokenize_usable(lines)
     found = score_lines(run, lines, list(ids.values()))
     print("BLEU\texact\ttext exact\tnats per token\ttext\treconstruction")
-    for each in found:
-        flags = "\t".join("yes" if flag else "no" for flag in (each.exact, each.text_exact))
-        line = " ".join(each.text.split())  # a tab in it would be a column
-        print(f"{each.bleu:.1f}\t{flags}\t{each.cross_entropy:.3f}\t{line}\t{each.reconstruction}")
-    means = [sum(values) / len(found) for values in zip(*((x.bleu, x.exact, x.text_exact) for x in found), strict=True)]
-    _say(f"{len(found):,} lines: mean BLEU {means[0]:.1f}, exact {means[1]:.1%}, text exact {means[2]:.1%}")
+    for line, (bleu, exact, text_exact, nats, reconstruction) in zip(lines, found, strict=True):
+        flags = "\t".join("yes" if flag else "no" for flag in (exact, text_exact))
+        line = " ".join(line.split())  # a tab in it would be a column
+        print(f"{bleu:.1f}\t{flags}\t{nats:.3f}\t{line}\t{reconstruction}")
+    bleu, exact, text_exact = (fmean(values) for values in list(zip(*found, strict=True))[:3])
+    _say(f"{len(found):,} lines: mean BLEU {bleu:.1f}, exact {exact:.1%}, text exact {text_exact:.1%}")
 
 
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:

@@ -103,13 +103,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: objec
 
 
 def make_parser(name: str, command: Command, *, required: bool = True) -> OneLineParser:
-    """Make the parser of a command, or of a group, which lists its commands.
-
-    Args:
-        name: of the program.
-        command: the command.
-        required: whether arguments without a default must be given.
-    """
+    """Make the parser of a command, or of a group, which lists its commands; `required` arguments must be given."""
     parser = OneLineParser(prog=name, description=summary_of(command))
     if isinstance(command, Group):
         subcommands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=OneLineParser)

@@ -72,17 +72,11 @@ with those of one.
 
 @dataclass(frozen=True, eq=False)
 class RowResults:
-    """The cells of a row, and one evaluation of each.
-
-    Args:
-        plan: the row.
-        cells: those that exist, by seed.
-        evaluation: name of the evaluation that is reported, such as "validation-causal".
-    """
+    """The cells of a row, and one evaluation of each."""
 
     plan: RowPlan
-    cells: tuple[CellResult, ...]
-    evaluation: str
+    cells: tuple[CellResult, ...]  # those that exist, by seed
+    evaluation: str  # the name of the one that is reported, such as "validation-causal"
 
     @property
     def name(self) -> str:
@@ -141,19 +135,12 @@ class RowResults:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All there is to report of an experiment.
-
-    Args:
-        plan: the experiment.
-        evaluation: name of the evaluation that is reported, "<split>-<scorer>".
-        rows: in the order of the plan, those without a cell too.
-        unplanned: cells of rows or seeds that the plan does not have. They are not reported.
-    """
+    """All there is to report of an experiment."""
 
     plan: Plan
-    evaluation: str
-    rows: tuple[RowResults, ...]
-    unplanned: tuple[str, ...] = ()
+    evaluation: str  # the name of the one that is reported, "<split>-<scorer>"
+    rows: tuple[RowResults, ...]  # in the order of the plan, those without a cell too
+    unplanned: tuple[str, ...] = ()  # cells of rows or seeds that the plan does not have, which are not reported
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -225,14 +212,12 @@ def read_results(plan: Plan, folder: str | Path, *, evaluation: str | None = Non
 def group(plan: Plan, cells: Sequence[CellResult], *, evaluation: str | None = None) -> Results:
     """Put cells under the rows of the plan, seeds in order."""
     name = evaluation or _most_frequent(cells)
-    planned = {(row.name, seed) for row in plan.rows for seed in row.seeds}
-    unplanned = tuple(f"{cell.row} seed {cell.seed}" for cell in cells if (cell.row, cell.seed) not in planned)
-
-    def of(row: RowPlan) -> tuple[CellResult, ...]:
-        own = (cell for cell in cells if cell.row == row.name and cell.seed in row.seeds)
-        return tuple(sorted(own, key=lambda cell: cell.seed))
-
-    return Results(plan, name, tuple(RowResults(row, of(row), name) for row in plan.rows), unplanned)
+    found = {(cell.row, cell.seed): cell for cell in cells}
+    rows = []
+    for row in plan.rows:
+        own = [(row.name, seed) for seed in sorted(row.seeds)]
+        rows.append(RowResults(row, tuple(found.pop(place) for place in own if place in found), name))
+    return Results(plan, name, tuple(rows), unplanned=tuple(f"{row} seed {seed}" for row, seed in found))
 
 
 def _most_frequent(cells: Iterable[CellResult]) -> str:
@@ -274,10 +259,10 @@ def short_settings(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class SelectedNVAE:
-    """The NVAE that figures of a single model show: its row, and its title with why it was selected."""
+    """The NVAE that figures of a single model show."""
 
     row: RowResults
-    reason: str
+    reason: str  # its title, with why it was selected
 
 
 def select_nvae(rows: Sequence[RowResults]) -> SelectedNVAE | None:

@@ -4,14 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from open_nvib.report.measures import (
-    MAIN,
-    NOT_MEASURED,
-    TEXT_EXACT,
-    Measure,
-    mean_and_deviation,
-    write_number,
-)
+from open_nvib.report.measures import MAIN, NOT_MEASURED, TEXT_EXACT, Measure, mean_and_deviation, write_number
 from open_nvib.report.results import Results, RowResults, SelectedNVAE
 
 MARK = " ◂"

@@ -363,28 +363,22 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
 class ResultCache:
     """Results of steps, kept in a directory: a file for each step and each set of inputs.
 
     Processes may share the directory: one computes a step, the others wait for its result.
-
-    Args:
-        directory: where results are written.
-        say: is told the name of each step that is computed.
-        others: directories to read from as well; they need not be writable.
     """
 
-    def __init__(self, directory: Path, say: Callable[[str], None], *, others: Sequence[Path] = ()) -> None:
-        self.directory, self.say, self.others = directory, say, others
+    directory: Path
+    say: Callable[[str], None]  # is told the name of each step that is computed
+    others: Sequence[Path] = ()  # directories to read from as well; they need not be writable
 
     def run(self, name: str, inputs: Any, compute: Callable[[], T], kind: Any) -> T:
         """Return the result of a step: from disk if it was computed from the same inputs, else computed now.
 
-        Args:
-            name: of the step.
-            inputs: all that the result depends on, in what `as_builtins` takes.
-            compute: computes the result.
-            kind: type of the result, such as a dataclass or `list[int]`, which a file is read as.
+        The inputs are all that the result depends on, in what `as_builtins` takes. A file is read as `kind`, the type
+        of the result, such as a dataclass or `list[int]`.
         """
         file = f"{name}-{digest(inputs)}.json"
         for directory in (self.directory, *self.others):
@@ -397,7 +391,7 @@ class ResultCache:
                 self.say(name)
                 result = as_builtins(compute())
                 write_json(path, {"digest": digest(result), "result": result})
-                known = msgspec.convert(result, kind, str_keys=True)
+                known = from_builtins(result, kind)
         return known
 
 
@@ -405,7 +399,6 @@ def _read_result(path: Path, kind: Any) -> Any:
     """Read the result of a finished step; None if there is none, or if its file is damaged."""
     try:
         found = json.loads(read_stored(path).decode())
-        intact = digest(found["result"]) == found["digest"]
-        return msgspec.convert(found["result"], kind, str_keys=True) if intact else None
+        return from_builtins(found["result"], kind) if digest(found["result"]) == found["digest"] else None
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return None

@@ -48,26 +48,19 @@ REAL_TEXT: Any = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.1}
 """The line at the value of real text."""
 
 STYLE = files("open_nvib.report.figures") / "report.mplstyle"
-COLOURS = {
-    INK: (
-        "axes.labelcolor",
-        "axes.titlecolor",
-        "legend.labelcolor",
-        "text.color",
-        "xtick.labelcolor",
-        "ytick.labelcolor",
-    ),
-    MUTED: ("axes.edgecolor", "xtick.color", "ytick.color"),
-    LINE: ("grid.color",),
-    PAPER: ("figure.facecolor", "savefig.facecolor"),
+LABELS = ("axes.labelcolor", "axes.titlecolor", "legend.labelcolor", "text.color", "xtick.labelcolor", "ytick.labelcolor")
+COLOURS: Any = {
+    **dict.fromkeys(LABELS, INK),
+    **dict.fromkeys(("axes.edgecolor", "xtick.color", "ytick.color"), MUTED),
+    **dict.fromkeys(("figure.facecolor", "savefig.facecolor"), PAPER),
+    "grid.color": LINE,
 }
 
 
 @contextmanager
 def style() -> Iterator[None]:
     """Give figures made and saved inside the look of the report."""
-    colours: Any = {name: colour for colour, names in COLOURS.items() for name in names}
-    with matplotlib.rc_context(colours, fname=str(STYLE)), warnings.catch_warnings():
+    with matplotlib.rc_context(COLOURS, fname=str(STYLE)), warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Glyph .* missing from")  # text stays text: the reader's font draws it
         yield
 
@@ -83,11 +76,9 @@ def canvas(height: float, *, columns: int = 1, width: float = 7.2, rows: int = 1
 
 
 def to_svg(figure: Figure, tips: Mapping[str, str] | None = None) -> str:
-    """Write a figure as the text of an SVG.
+    """Write a figure, made inside `style()` and saved inside it too, as the text of an SVG.
 
-    Args:
-        figure: made inside `style()`, and saved inside it too.
-        tips: what a reader is told who points at a part, by the `gid` of the part.
+    `tips` say what a reader is told who points at a part, by the `gid` of the part.
     """
     stream = StringIO()
     figure.savefig(stream, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
