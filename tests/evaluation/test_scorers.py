@@ -134,8 +134,7 @@ def test_training_is_repeatable_and_leaves_the_global_random_numbers_alone():
     expected = torch.rand(3)
     torch.manual_seed(5)
     scores = [
-        score(train_scorer("causal", config, texts, steps=5, seed=seed, say=quiet), texts).nats
-        for seed in (0, 0, 1)
+        score(train_scorer("causal", config, texts, steps=5, seed=seed, say=quiet), texts).nats for seed in (0, 0, 1)
     ]
     assert torch.equal(torch.rand(3), expected)
     assert scores[0] == scores[1] != scores[2]

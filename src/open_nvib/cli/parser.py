@@ -34,8 +34,7 @@ from open_nvib.store.settings import convert, merged, settings_of
 
 RENAMED_OPTIONS = {"--needed": "--vectors fewest", "--decided": "--vectors auto"}
 """Old options that still work, and what replaces each."""
-SHOW_WARNING = warnings.showwarning
-"""Python's own way, with the place in the code."""
+SHOW_WARNING = warnings.showwarning  # Python's own way, with the place in the code
 PRINT_CONFIG = "--print_config"
 
 

@@ -34,8 +34,7 @@ from open_nvib.text.using.run import Run
 
 EXAMPLES = 10
 SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.2)
-PAIRS = 3
-"""Pairs of texts of one length that are shown."""
+PAIRS = 3  # pairs of texts of one length that are shown
 FUNCTION_WORDS = """
     a about after all also although an and any are as at be because been before being between both but by can could did
     do does during each for from had has have he her him his how i if in into is it its may me might more most must my

@@ -23,12 +23,9 @@ from open_nvib.store.files import InputError, in_one_line, is_running, read_reco
 from open_nvib.store.runs import is_run, read_config, read_metrics
 from open_nvib.store.settings import differences
 
-HEARTBEAT_SECONDS = 10.0
-"""Between two signs of life of a running cell."""
-STALE_SECONDS = 60.0
-"""Without a sign of life, after which a running cell counts as interrupted."""
-LOCK_RETRY_SECONDS = 0.5
-"""Between two attempts to lock a cell that another process holds."""
+HEARTBEAT_SECONDS = 10.0  # between two signs of life of a running cell
+STALE_SECONDS = 60.0  # without a sign of life, after which a running cell counts as interrupted
+LOCK_RETRY_SECONDS = 0.5  # between two attempts to lock a cell that another process holds
 
 
 @dataclass(frozen=True)
@@ -41,7 +38,7 @@ class Outcome:
     files: Mapping[Path, str] = field(default_factory=dict)  # what a worker on another machine wrote
 
     def with_files(self) -> "Outcome":
-        """Add the files of the cell that a machine without this file system needs, unless another process writes them."""
+        """Add the files that a machine without this file system needs, unless another process writes them."""
         files = () if self.state == "busy" else (self.cell.result_file, self.cell.state_file, self.cell.failure_file)
         return replace(self, files={file: file.read_text(encoding="utf-8") for file in files if file.is_file()})
 

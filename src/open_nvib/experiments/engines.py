@@ -26,12 +26,9 @@ SPAWN = multiprocessing.get_context("spawn")
 
 RAY_RETRIES = 5
 """Times that a cell may lose its worker or the worker's node. Each time it resumes from its last checkpoint."""
-SMALLEST_RAY_SHARE = 0.0001
-"""Of a CPU or a GPU: Ray gives out nothing smaller."""
-CONNECT_SECONDS = 5.0
-"""Within which something must accept a connection at the address of a Ray cluster."""
-RAY_ANSWER_SECONDS = 30.0
-"""Within which it must answer as a Ray cluster: Ray itself would try for minutes."""
+SMALLEST_RAY_SHARE = 0.0001  # of a CPU or a GPU: Ray gives out nothing smaller
+CONNECT_SECONDS = 5.0  # within which something must accept a connection at the address of a Ray cluster
+RAY_ANSWER_SECONDS = 30.0  # within which it must answer as a Ray cluster: Ray itself would try for minutes
 
 
 @runtime_checkable

@@ -11,8 +11,7 @@ from open_nvib.store.files import InputError, file_lock, find_config, read_mappi
 from open_nvib.store.settings import TrainConfig, merged, settings_of
 from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
 
-Say = Callable[[str], None]
-"""Takes a line of progress."""
+Say = Callable[[str], None]  # takes a line of progress
 
 ROW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 

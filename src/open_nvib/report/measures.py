@@ -4,17 +4,15 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from open_nvib.store.evaluations import Evaluation
 
 NOT_MEASURED = "–"
-Read = Callable[[Evaluation], float | None]
-"""Reads a number from an evaluation; None where it was not measured."""
+Read = Callable[[Evaluation], float | None]  # reads a number from an evaluation; None where it was not measured
 
 
-@dataclass(frozen=True)
-class MeanAndDeviation:
+class MeanAndDeviation(NamedTuple):
     """The mean over seeds and the sample standard deviation (n − 1), which one seed does not have."""
 
     mean: float

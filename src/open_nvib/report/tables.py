@@ -7,10 +7,8 @@ from dataclasses import dataclass
 from open_nvib.report.measures import MAIN, NOT_MEASURED, TEXT_EXACT, Measure, mean_and_deviation, write_number
 from open_nvib.report.results import Results, RowResults, SelectedNVAE
 
-MARK = " ◂"
-"""After the title of the NVAE that figures of a single model show."""
-_TWO_DECIMALS = Measure("", lambda _: None)
-"""How the paper's numbers are written, and rises of BLEU."""
+MARK = " ◂"  # after the title of the NVAE that figures of a single model show
+_TWO_DECIMALS = Measure("", lambda _: None)  # how the paper's numbers are written, and rises of BLEU
 
 
 @dataclass(frozen=True)

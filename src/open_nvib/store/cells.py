@@ -15,8 +15,7 @@ from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig
 
 RESULT = "result.json"
-LARGEST_BYTES = 200_000
-"""Size of a result above which exporting it, to be committed, is worth a remark."""
+LARGEST_BYTES = 200_000  # size of a result above which exporting it, to be committed, is worth a remark
 
 
 @dataclass(frozen=True)

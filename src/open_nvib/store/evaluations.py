@@ -12,8 +12,7 @@ from open_nvib.store.files import OPTIONAL
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import PARTS, EvaluateConfig, Part, Recipe
 
-CAUSAL, COPYING = "causal", "autoencoder"
-"""Scorers: a language model, and one that sees the sentence that it scores."""
+CAUSAL, COPYING = "causal", "autoencoder"  # scorers: a language model, and one that sees the sentence that it scores
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -124,8 +123,7 @@ class Generation:
     learned: "Generation | None" = None
 
 
-WORSE_NLL = 0.1
-"""Nats per token by which decoding from the mean must be worse than from a sample to be worth a warning."""
+WORSE_NLL = 0.1  # nats per token by which decoding from the mean must be worse than from a sample to be worth a warning
 
 
 @dataclass(frozen=True)
@@ -191,8 +189,10 @@ class Interpolation:
 
 @dataclass(frozen=True)
 class AtShare:
-    """One model at a fixed share of vectors. `any_offset` is the gain from trying offsets alone: the share of texts that
-    are exact at any of the offsets that a search tries, with the number fixed and all vectors of one size.
+    """One model at a fixed share of vectors.
+
+    `any_offset` is the gain from trying offsets alone: the share of texts that are exact at any of the offsets that a
+    search tries, with the number fixed and all vectors of one size.
     """
 
     share: float
@@ -229,8 +229,10 @@ class NumberExample:
 
 @dataclass(frozen=True)
 class NumberOfVectors:
-    """One model with several numbers of vectors, on texts of one partition. `agreement`, a reliability estimate, is the
-    correlation of the fewest vectors under two disjoint sets of offsets, among texts of one length.
+    """One model with several numbers of vectors, on texts of one partition.
+
+    `agreement`, a reliability estimate, is the correlation of the fewest vectors under two disjoint sets of offsets,
+    among texts of one length.
     """
 
     sentences: int

@@ -37,10 +37,8 @@ class OutsideTraining(UserWarning):
 T = TypeVar("T")
 
 PARTIAL = ".partial"
-LONGEST_REASON = 200
-"""Characters of another library's message that are quoted in an error."""
-OPTIONAL = {"optional": True}
-"""Metadata of a dataclass field that `as_builtins` leaves out where it is None or empty."""
+LONGEST_REASON = 200  # characters of another library's message that are quoted in an error
+OPTIONAL = {"optional": True}  # metadata of a dataclass field that `as_builtins` leaves out where it is None or empty
 
 
 def as_builtins(value: Any) -> Any:

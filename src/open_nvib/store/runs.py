@@ -29,10 +29,8 @@ FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "
 OF_A_RUN = (CONFIG, files.MANIFEST, LENGTHS, LOG, CHECKPOINTS, MODEL, NUMBERS, TOKENIZER, *FOR_TRANSFORMERS, METRICS)
 """The files of a run, in the order in which those of a replacement are moved."""
 TRAINING_LOCK = ".training.lock"
-REPLACEMENT = ".replacement"
-"""Folder of a run in which another run that is to replace it is trained."""
-MOST_TOKENS = 2**24
-"""Length of a text above which no model has positions."""
+REPLACEMENT = ".replacement"  # folder of a run in which another run that is to replace it is trained
+MOST_TOKENS = 2**24  # length of a text above which no model has positions
 
 RESTORE = "Restore it from a copy, or train the run again with `nvib train --overwrite`."
 TRAIN_AGAIN = "Move it away and run the `nvib train` command of the run again, which writes it anew."
@@ -94,7 +92,7 @@ def read_lengths(run: Path) -> Lengths:
 class Numbers:
     """How many vectors sentences of each length need, of a model that takes any number."""
 
-    counts: tuple[tuple[int, int, int], ...]  # a length in tokens, a number of vectors, and how many sentences have both
+    counts: tuple[tuple[int, int, int], ...]  # tokens, vectors, and how many sentences have that many of both
 
     def __post_init__(self) -> None:
         numbers = [number for entry in self.counts for number in entry]

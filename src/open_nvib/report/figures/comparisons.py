@@ -18,8 +18,7 @@ from open_nvib.report.results import FAMILIES, Results, RowResults, SelectedNVAE
 from open_nvib.store.evaluations import AtShare, Chosen
 from open_nvib.text.drawing import INK, MUTED, PAPER
 
-MOST_LABELS = 18
-"""Rows above which points are not labelled: a reader points at them instead."""
+MOST_LABELS = 18  # rows above which points are not labelled: a reader points at them instead
 AXES = {
     BLEU: "reconstruction BLEU",
     KEPT: "ν, share of vectors kept",
@@ -36,10 +35,8 @@ OF_NUMBERS = {"bleu": (AXES[BLEU], 1.0), "exact": ("exact (%)", 100.0)}
 """Title and scale of what is drawn of different numbers of vectors."""
 CHOSEN = {"fewest": ("*", 12.0, "fewest"), "auto": ("D", 7.0, "auto")}
 """Marker, size and name of numbers of vectors that are chosen for each text."""
-LINES = ("-", "--", ":", "-.")
-"""Of one model after the other."""
-Point = tuple[float, float]
-"""Both numbers of a cell, across and up."""
+LINES = ("-", "--", ":", "-.")  # of one model after the other
+Point = tuple[float, float]  # both numbers of a cell, across and up
 
 
 def draw_points(
