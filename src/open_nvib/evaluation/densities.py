@@ -71,7 +71,6 @@ class SetDensity:
         return unchecked(ImpulseMixture, z=z, log_pi=log_pi)
 
     def log_density(self, sets: ImpulseMixture) -> Float[Tensor, " samples"]:
-        """Evaluate the log-density of each sample."""
         vectors = Normal(self.mu, self.log_sigma.exp()).log_prob(sets.z).sum((-2, -1))
         return vectors if self.alpha is None else vectors + dirichlet_log_density(sets.log_pi, self.alpha)
 

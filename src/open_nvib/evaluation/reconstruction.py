@@ -164,7 +164,6 @@ def measure_number(run: Run, texts: Texts) -> NumberOfVectors:
 
 
 def _scores(run: Run, texts: Texts, request: VectorRequest) -> dict[str, float]:
-    """Score the reconstructions of texts: BLEU and exact matches."""
     return score_reconstruction(texts, reconstruct_ids(run.model, texts, request=request), run.tokenizer)[0]
 
 

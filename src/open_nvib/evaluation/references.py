@@ -63,7 +63,6 @@ class References:
 
     @property
     def directory(self) -> Path:
-        """Directory to write to."""
         return self.shared if self.obstacle is None else self.own
 
     @property
@@ -73,7 +72,6 @@ class References:
 
     @cached_property
     def training(self) -> list[list[int]]:
-        """Training sentences."""
         return list(self.prepared.split(self.partition, "train")["input_ids"])
 
     @cached_property

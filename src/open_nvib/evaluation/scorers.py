@@ -24,7 +24,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from open_nvib.store.files import InputError, digest_of_file, in_one_line
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
-from open_nvib.text.model.batches import LengthGroupedSampler, Texts, in_batches, make_batch
+from open_nvib.text.model.batches import Collator, LengthGroupedSampler, Texts, in_batches
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.opening import open_saved, open_weights
 
@@ -138,7 +138,7 @@ def train_scorer(
         batches = itertools.islice(_training_batches(texts, seed), steps)
         bar = tqdm(batches, "train a scorer", total=steps, unit="step", leave=False, disable=None)
         for step, batch in enumerate(bar, 1):
-            labels = make_batch(scorer.model, batch)["labels"]
+            labels = _labels(scorer, batch)
             loss = scorer(labels) / (labels != IGNORED).sum()
             optimiser.zero_grad()
             loss.backward()
@@ -161,10 +161,16 @@ def _training_batches(texts: Texts, seed: int) -> Iterator[Texts]:
 
 
 def _rate(step: int, warmup: int, steps: int) -> float:
-    """Return the share of the learning rate at a step."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
+
+
+def _labels(scorer: Scorer, texts: Texts) -> Tensor:
+    """Pad texts, with their ends, to one batch."""
+    config: Any = scorer.model.config
+    collator = Collator(config.pad_token_id, config.eos_token_id)
+    return collator([{"input_ids": text} for text in texts])["labels"].to(scorer.model.device)
 
 
 @torch.no_grad()
@@ -172,7 +178,7 @@ def score(scorer: Scorer, texts: Texts) -> Score:
     """Sum the likelihood of texts."""
     nats, tokens = 0.0, 0
     for _, chosen in in_batches(texts, SCORING_BATCH, len, "score"):
-        labels = make_batch(scorer.model, chosen)["labels"]
+        labels = _labels(scorer, chosen)
         nats += scorer(labels).item()
         tokens += int((labels != IGNORED).sum())
     return Score(nats, tokens)

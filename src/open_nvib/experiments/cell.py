@@ -122,7 +122,8 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             progress.write(phase=None)
             evaluations = {**read_metrics(cell.run).evaluations, cell.evaluate.name: evaluation}
             trained, seconds = TrainingResult.of(cell.run), progress.state.seconds
-            write_result(cell, CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds))
+            result = CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds)
+            write_json(cell.result_file, result, indent=1)
             cell.failure_file.unlink(missing_ok=True)
             progress.write(state="done", finished=_now())
         except Exception as error:
@@ -203,17 +204,12 @@ def record_lost_process(cell: Cell, reason: str, *, pid: int | None = None) -> O
     return Outcome(cell, "failed", reason)
 
 
-def write_result(cell: Cell, result: CellResult) -> None:
-    write_json(cell.result_file, replace(result, path=None), indent=1)
-
-
 def write_failure(cell: Cell, text: str) -> None:
     with suppress(OSError):  # the reason is in the outcome too
         cell.failure_file.write_text(text, encoding="utf-8")
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe an exception in one line."""
     text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}".removesuffix(": ")
     return in_one_line(text, longest=400)
 

@@ -7,10 +7,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from open_nvib.experiments.cell import Outcome, finished_result, is_alive, read_state, settings_conflict, write_result
+from open_nvib.experiments.cell import Outcome, finished_result, is_alive, read_state, settings_conflict
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, write_json
 from open_nvib.store.runs import read_lengths, read_log, run_being_written
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
@@ -63,9 +63,9 @@ def _partition(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) ->
         if conflict and not overwrite:
             raise InputError(conflict)
         if not conflict and (result := finished_result(cell, known)) is not None:
-            labelled = replace(result, label=cell.label, paper=cell.paper)  # as the row is called now
-            if labelled != result:
-                write_result(cell, labelled)
+            if (result.label, result.paper) != (cell.label, cell.paper):  # the row is called otherwise now
+                renamed = replace(result, label=cell.label, paper=cell.paper, path=None)
+                write_json(cell.result_file, renamed, indent=1)
             outcomes.append(Outcome(cell, "kept"))
         elif known is not None and known.state == "failed" and not retry_failed and not conflict:
             outcomes.append(Outcome(cell, "failed", known.reason or ""))

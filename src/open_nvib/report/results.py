@@ -64,7 +64,6 @@ class RowResults:
 
     @cached_property
     def by_seed(self) -> dict[int, Evaluation]:
-        """The evaluation of each seed that has it."""
         found = {cell.seed: cell.evaluations.get(self.evaluation) for cell in self.cells}
         return {seed: evaluation for seed, evaluation in found.items() if evaluation}
 
@@ -137,7 +136,6 @@ class Results:
 
     @property
     def planned(self) -> int:
-        """Number of cells in the plan."""
         return sum(len(row.plan.seeds) for row in self.rows)
 
     @property

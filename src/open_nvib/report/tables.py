@@ -63,7 +63,6 @@ VALIDATION = {
 
 
 def validation_table(validation: Mapping[str, float | None]) -> Table | None:
-    """Make the table of what training measured on validation data."""
     lines = [
         (title, write_number(scale * value, decimals))
         for name, (title, decimals, scale) in VALIDATION.items()
@@ -79,7 +78,6 @@ def real_text(results: Results, measure: Measure) -> str:
 
 
 def _measured(results: Results, columns: Sequence[Measure]) -> list[RowResults]:
-    """List the rows in which one of the columns was measured."""
     return [row for row in results.rows if any(row.values(column.read) for column in columns)]
 
 

@@ -28,7 +28,6 @@ class TrainingResult:
 
     @staticmethod
     def of(run: Path) -> "TrainingResult":
-        """Read the end of the training of a run."""
         metrics = read_metrics(run)
         bleu = {entry.step: entry.values["eval_bleu"] for entry in read_log(run) if "eval_bleu" in entry.values}
         before = [value for step, value in bleu.items() if step <= 0.75 * metrics.step]

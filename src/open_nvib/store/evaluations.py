@@ -284,7 +284,6 @@ class Evaluation:
 
     @property
     def measured(self) -> dict[Part, Any]:
-        """The parts that were measured."""
         return {part: value for part in PARTS if (value := getattr(self, part)) is not None}
 
 

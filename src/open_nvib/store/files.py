@@ -179,7 +179,6 @@ def is_running(pid: int) -> bool:
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -237,7 +236,6 @@ def find_config(name: str, *folders: Path, where: str = "--config") -> Path:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping."""
     try:
         content = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:

@@ -314,7 +314,6 @@ def training_lock(directory: Path) -> Iterator[None]:
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """List checkpoints by step, the newest first."""
     found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted(found, key=step_of, reverse=True)
 

@@ -191,7 +191,6 @@ class DemoConfig:
 
     @property
     def directory(self) -> Path:
-        """Where everything is written."""
         if self.output is not None:
             return Path(self.output).expanduser()
         return Path("demo" if self.data == "enwik8" else f"demo-{Path(self.data).stem or 'text'}")
