@@ -38,8 +38,8 @@ class Outcome:
     files: Mapping[Path, str] = field(default_factory=dict)  # what a worker on another machine wrote
 
     def with_files(self) -> "Outcome":
-        """Add the files that a machine without this file system needs, unless another process writes them."""
-        files = () if self.state == "busy" else (self.cell.result_file, self.cell.state_file, self.cell.failure_file)
+        """Add the files that a machine without this file system needs."""
+        files = (self.cell.result_file, self.cell.state_file, self.cell.failure_file)
         return replace(self, files={file: file.read_text(encoding="utf-8") for file in files if file.is_file()})
 
     def write_files(self) -> None:
@@ -70,7 +70,7 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
             if conflict and not overwrite:
                 return Outcome(cell, "failed", conflict)
             if not conflict and finished_result(cell, known) is not None:
-                return Outcome(cell, "kept")
+                return Outcome(cell, "kept").with_files()
             return _train_and_evaluate(cell, known, say, overwrite=overwrite)
     except (InputError, OSError) as error:  # of the cell's own files; other errors are in its state
         return Outcome(cell, "failed", reason_of(error))
@@ -130,7 +130,7 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
             write_failure(cell, traceback.format_exc())
             progress.write(state="failed", reason=reason_of(error), finished=_now())
     state = progress.state
-    return Outcome(cell, "done" if state.state == "done" else "failed", state.reason or "")
+    return Outcome(cell, "done" if state.state == "done" else "failed", state.reason or "").with_files()
 
 
 def read_state(cell: Cell) -> CellState | None:

@@ -55,7 +55,7 @@ def run_with_log(
         os.chdir(folder)
         make_directory(cell)
         with cell.log_file.open("a", encoding="utf-8", buffering=1) as log, redirect_stdout(log), redirect_stderr(log):
-            return run_cell(cell, say=print, overwrite=overwrite, wait_seconds=wait_seconds).with_files()
+            return run_cell(cell, say=print, overwrite=overwrite, wait_seconds=wait_seconds)
     except (InputError, OSError) as error:
         return Outcome(cell, "failed", reason_of(error))
 
