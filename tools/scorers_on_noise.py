@@ -7,6 +7,7 @@ prints the table of docs/scorers.md.
 
 import argparse
 import math
+from typing import Any
 
 import numpy as np
 
@@ -55,14 +56,13 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--size", type=int, default=64)
     given = parser.parse_args()
+    options: Any = {"steps": given.steps, "seed": 0, "say": lambda text: None}
     print("| different tokens | entropy bound | causal | autoencoder |\n|---|---|---|---|")
     for tokens in given.tokens:
         training, held_out = make_noise(20_000, tokens=tokens, seed=0), make_noise(2000, tokens=tokens, seed=1)
         config = noise_config(tokens=tokens, size=given.size)
         causal, copying = (
-            score(
-                train_scorer(kind, config, training, steps=given.steps, seed=0, say=lambda text: None), config, held_out
-            ).perplexity
+            score(train_scorer(kind, config, training, **options), held_out).perplexity
             for kind in ("causal", "autoencoder")
         )
         print(f"| {tokens} | {entropy_of_noise(tokens=tokens):.2f} | {causal:.2f} | {copying:.2f} |", flush=True)

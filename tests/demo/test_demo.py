@@ -30,7 +30,7 @@ def small(tmp_path, monkeypatch):
 
 def test_it_goes_from_a_text_to_a_page_and_then_on_from_what_is_there(small, tmp_path):
     first, second = io.StringIO(), io.StringIO()
-    assert demo(small, Terminal.of(first)) == tmp_path.joinpath("demo-my/run").relative_to(tmp_path)
+    assert demo(small, Terminal(first)) == tmp_path.joinpath("demo-my/run").relative_to(tmp_path)
     said = first.getvalue()
     for piece in ("1. The text", "2. Training", "3. Measuring", "Samples", "An interpolation", "BLEU", "nvib app"):
         assert piece in said, piece
@@ -38,7 +38,7 @@ def test_it_goes_from_a_text_to_a_page_and_then_on_from_what_is_there(small, tmp
     assert (tmp_path / "demo-my" / "report.html").read_text().startswith("<!doctype html>")
     weights = tmp_path / "demo-my" / "run" / "model" / "model.safetensors"
     before = weights.stat().st_mtime_ns
-    demo(small, Terminal.of(second))
+    demo(small, Terminal(second))
     assert weights.stat().st_mtime_ns == before
     shown = "Reconstructions"
     assert second.getvalue().partition(shown)[2] == said.partition(shown)[2]
@@ -48,13 +48,13 @@ def test_a_text_with_less_than_a_batch_is_enough(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my.txt").write_text("\n".join(make_sentences(40)))
     out = io.StringIO()
-    demo(DemoConfig(data="my.txt", layout="sentences", steps=2, samples=4, scorer_steps=2), Terminal.of(out))
+    demo(DemoConfig(data="my.txt", layout="sentences", steps=2, samples=4, scorer_steps=2), Terminal(out))
     assert "Where to go on" in out.getvalue()
 
 
 def test_a_file_that_is_not_there_is_one_line(tmp_path):
     with pytest.raises(InputError, match=r"nowhere\.txt"):
-        demo(DemoConfig(data=str(tmp_path / "nowhere.txt")), Terminal.of(io.StringIO()))
+        demo(DemoConfig(data=str(tmp_path / "nowhere.txt")), Terminal(io.StringIO()))
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("steps", 0), ("samples", 1), ("scorer_steps", 0), ("seed", -1)])
@@ -111,7 +111,7 @@ def test_a_report_of_ones_own_is_found_before_the_work(small, tmp_path):
     (tmp_path / "demo-my").mkdir()
     (tmp_path / "demo-my" / "report.html").write_text("mine")
     with pytest.raises(InputError, match=r"report\.html"):
-        demo(small, Terminal.of(io.StringIO()))
+        demo(small, Terminal(io.StringIO()))
     assert [path.name for path in (tmp_path / "demo-my").iterdir()] == ["report.html"]
 
 
@@ -128,7 +128,7 @@ def test_a_directory_of_ones_own_is_left_alone(small, tmp_path, name, linked):
     (tmp_path / "link").symlink_to(tmp_path / "mine")
     before = all_files(tmp_path)
     with pytest.raises(InputError, match="link" if linked else "mine"):
-        demo(replace(small, output="link" if linked else "mine"), Terminal.of(io.StringIO()))
+        demo(replace(small, output="link" if linked else "mine"), Terminal(io.StringIO()))
     assert all_files(tmp_path) == before
 
 
@@ -137,14 +137,14 @@ def test_an_output_that_cannot_be_one_is_left_alone(small, tmp_path, output):
     (tmp_path / "nowhere").symlink_to(tmp_path / "missing")
     before = all_files(tmp_path)
     with pytest.raises(InputError, match="output"):
-        demo(replace(small, output=output), Terminal.of(io.StringIO()))
+        demo(replace(small, output=output), Terminal(io.StringIO()))
     assert all_files(tmp_path) == before
 
 
 @pytest.mark.slow
 def test_a_demo_that_was_killed_while_it_prepared_goes_on(small, tmp_path):
     (tmp_path / "demo-my" / ".data.partial-elsewhere-1").mkdir(parents=True)
-    assert demo(small, Terminal.of(io.StringIO())).is_dir()
+    assert demo(small, Terminal(io.StringIO())).is_dir()
 
 
 @pytest.mark.slow
@@ -154,7 +154,7 @@ def test_what_is_printed_to_be_pasted_is_quoted(tmp_path, monkeypatch):
     out = io.StringIO()
     demo(
         DemoConfig(data="my.txt", layout="sentences", output="a b", steps=1, samples=2, scorer_steps=1),
-        Terminal.of(out),
+        Terminal(out),
     )
     inspect = next(line for line in out.getvalue().splitlines() if "nvib inspect" in line)
     words = shlex.split(inspect, comments=True)

@@ -51,7 +51,7 @@ def random_texts(*lengths: int, seed: int = 0) -> list[list[int]]:
 @pytest.mark.parametrize("kind", ["causal", "autoencoder"])
 def test_perplexity_of_a_scorer_that_knows_nothing_is_the_size_of_the_vocabulary(kind):
     texts = random_texts(7, 0, 13, 5)
-    result = score(zeroed(make_scorer(kind, small_config())), small_config(), texts)
+    result = score(zeroed(make_scorer(kind, small_config())), texts)
     assert result.tokens == 7 + 0 + 13 + 5 + 4, "the end of every text counts, of an empty one, too"
     assert result.perplexity == pytest.approx(VOCABULARY, rel=1e-5)
 
@@ -67,7 +67,7 @@ def test_likelihood_is_that_of_one_token_after_another():
         for position, token in enumerate([*text, EOS]):
             logits = scorer.model(input_ids=torch.tensor([seen[: position + 1]])).logits[0, -1]
             nats -= logits.log_softmax(-1)[token].item()
-    result = score(scorer, small_config(), texts)
+    result = score(scorer, texts)
     assert result.nats == pytest.approx(nats, rel=1e-5)
     assert result.perplexity == pytest.approx(math.exp(nats / (6 + 11 + 3 + 3)), rel=1e-5)
 
@@ -111,7 +111,7 @@ def test_perplexity_of_a_bigram_source_is_the_one_by_hand():
     by_hand = math.exp(nats / tokens)
     config = small_config()
     scorer = train_scorer("causal", config, training, steps=150, seed=0, say=quiet)
-    measured = score(scorer, config, held_out).perplexity
+    measured = score(scorer, held_out).perplexity
     assert 0.99 * by_hand < measured < 1.06 * by_hand
 
 
@@ -121,7 +121,7 @@ def test_only_the_copying_scorer_beats_the_entropy_of_noise():
     bound = entropy_of_noise(tokens=20)
     config = noise_config(tokens=20, size=32)
     measured = {
-        kind: score(train_scorer(kind, config, training, steps=300, seed=0, say=quiet), config, held_out).perplexity
+        kind: score(train_scorer(kind, config, training, steps=300, seed=0, say=quiet), held_out).perplexity
         for kind in ("causal", "autoencoder")
     }
     assert measured["causal"] > 0.98 * bound  # the standard error of the bound on 200 texts is below one percent
@@ -134,8 +134,7 @@ def test_training_is_repeatable_and_leaves_the_global_random_numbers_alone():
     expected = torch.rand(3)
     torch.manual_seed(5)
     scores = [
-        score(train_scorer("causal", config, texts, steps=5, seed=seed, say=quiet), config, texts).nats
-        for seed in (0, 0, 1)
+        score(train_scorer("causal", config, texts, steps=5, seed=seed, say=quiet), texts).nats for seed in (0, 0, 1)
     ]
     assert torch.equal(torch.rand(3), expected)
     assert scores[0] == scores[1] != scores[2]

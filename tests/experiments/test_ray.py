@@ -2,6 +2,7 @@
 
 import json
 import secrets
+import shutil
 import signal
 import socket
 import sys
@@ -17,6 +18,7 @@ from open_nvib.experiments import engines
 from open_nvib.experiments.cell import Outcome, read_result, read_state
 from open_nvib.experiments.experiment import load_experiment
 from open_nvib.store.cells import CellState
+from open_nvib.store.files import write_json
 
 SMALLEST_STORE = 80 * 2**20
 QUICK = {"health_check_initial_delay_ms": 0, "health_check_period_ms": 500, "health_check_failure_threshold": 4}
@@ -130,11 +132,19 @@ def test_ray_that_is_not_installed_is_one_line(experiment, capfd, monkeypatch):
 def test_results_of_a_worker_with_another_file_system_arrive(experiment):
     cell = cell_of(experiment(), "t", 0)
     record = CellState("done", cell.settings, seconds={"train": 1.0})
-    Outcome(cell, "done", result=result_of(cell), record=record).write_files()
+    write_json(cell.result_file, replace(result_of(cell), path=None))
+    write_json(cell.state_file, record)
+    done = Outcome(cell, "done").with_files()
+    shutil.rmtree(cell.directory)
+    done.write_files()
     assert (result := read_result(cell)) is not None
     assert replace(result, path=None) == result_of(cell)
     assert read_state(cell) == record
-    failed = replace(record, state="failed")
-    Outcome(cell, "failed", "why", record=failed, failure="Traceback").write_files()
-    assert read_state(cell) == failed
+    write_json(cell.state_file, replace(record, state="failed"))
+    cell.failure_file.write_text("Traceback")
+    failed = Outcome(cell, "failed", "why").with_files()
+    cell.failure_file.unlink()
+    done.write_files()
+    failed.write_files()
+    assert read_state(cell) == replace(record, state="failed")
     assert cell.failure_file.read_text() == "Traceback"

@@ -12,7 +12,7 @@ import yaml
 from small_experiment import cell_of, logged_steps
 
 from open_nvib.cli import main
-from open_nvib.experiments.cell import read_state, run_cell
+from open_nvib.experiments.cell import read_result, read_state, run_cell
 from open_nvib.experiments.experiment import load_experiment
 from open_nvib.store.cells import CellState
 from open_nvib.store.files import write_json
@@ -230,10 +230,9 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(experiment, monkeypatch
     assert state is not None
     assert (state.state, state.phase, state.pid) == ("running", "evaluate", None)
     trained = (cell.run / "log.jsonl").stat().st_mtime_ns
-    outcome = run_cell(cell, say=silent)
-    assert outcome.state == "done"
-    assert outcome.result is not None
-    assert outcome.result.seconds["train"] >= state.seconds["train"] > 0
+    assert run_cell(cell, say=silent).state == "done"
+    assert (result := read_result(cell)) is not None
+    assert result.seconds["train"] >= state.seconds["train"] > 0
     assert (cell.run / "log.jsonl").stat().st_mtime_ns == trained
     assert logged_steps(cell) == [2, 4]
 

@@ -21,13 +21,10 @@ from open_nvib.text.drawing import text_differences
 from open_nvib.text.using.inspection import TokenReport, readable_token
 from open_nvib.text.using.run import Run
 
-MAX_LETTERS = 2_000
-"""Of a text; the model sets the limit in tokens."""
+MAX_LETTERS = 2_000  # of a text; the model sets the limit in tokens
 
-MAX_MAP = 64
-"""Rows and columns of a map of attention: more than that nobody can read, and a browser is slow to draw."""
-MAX_NAME_LETTERS = 24
-"""Of a vector, which can have all tokens of a text."""
+MAX_MAP = 64  # rows and columns of a map of attention: more than that nobody can read, and a browser is slow to draw
+MAX_NAME_LETTERS = 24  # of a vector, which can have all tokens of a text
 
 _templates = Environment(
     loader=PackageLoader("open_nvib.app", "."),
@@ -37,8 +34,7 @@ _templates = Environment(
     undefined=StrictUndefined,
 )
 _templates.filters |= {"readable": readable_token, "differences": text_differences}
-pieces: Any = _templates.get_template("pieces.html.j2").module
-"""The macros, each a function that returns HTML."""
+pieces: Any = _templates.get_template("pieces.html.j2").module  # the macros, each a function that returns HTML
 
 log = logging.getLogger(__name__)
 

@@ -14,8 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-MAX_POSTS = 64
-"""Requests to a model that may be open, those that wait included."""
+MAX_POSTS = 64  # requests to a model that may be open, those that wait included
 MAX_POSTS_PER_CLIENT = MAX_POSTS // 2
 MAX_OPEN_PER_CLIENT = 256
 """Requests of any kind of one client that may be open, among them the stream of each of its pages."""

@@ -26,10 +26,8 @@ from open_nvib.text.using.run import Run
 
 MAX_BODY_BYTES = 256 * 1024
 """Size of a request. The page sends texts of a few kilobytes."""
-MAX_SESSIONS = 1000
-"""Sessions whose state is held."""
-MODELS_AT_ONCE = 2
-"""Requests that are computed at a time; others wait."""
+MAX_SESSIONS = 1000  # sessions whose state is held
+MODELS_AT_ONCE = 2  # requests that are computed at a time; others wait
 FONTS = {
     "font": ["system-ui", "-apple-system", "Segoe UI", "Roboto", "Helvetica", "Arial", "sans-serif"],
     "font_mono": ["ui-monospace", "SFMono-Regular", "Menlo", "Consolas", "monospace"],

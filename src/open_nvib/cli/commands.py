@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from json import dumps
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from open_nvib import text
@@ -40,12 +41,6 @@ class Number:
 
     vectors: int | Literal["fewest", "auto"] | None = None
     share: float | None = None
-
-    def options(self) -> dict[str, Any]:
-        """Return them as `Run.encode` takes them. More than one of them is an InputError."""
-        if self.vectors is not None and self.share is not None:
-            raise InputError("--vectors and --share are given, expected one: each says how many vectors a text gets.")
-        return {"vectors": self.vectors, "share": self.share}
 
 
 def demo(settings: DemoConfig) -> None:
@@ -126,7 +121,7 @@ def reconstruct(
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
     usable = _usable(opened, given, file)
-    for line in opened.reconstruct(usable, seed=seed if sample else None, **number.options()):
+    for line in opened.reconstruct(usable, seed=seed if sample else None, **vars(number)):
         print(line)
 
 
@@ -147,7 +142,7 @@ def encode(
     opened = text.load_run(run, device=device)
     _usable(opened, given, file)
     ids, _ = opened.tokenize_usable(given)
-    request = opened.request(list(ids.values()), **number.options())
+    request = opened.request(list(ids.values()), **vars(number))
     print(f"{len(ids):,} texts: {write_latents(opened, ids, given, output, overwrite=overwrite, request=request)}")
 
 
@@ -177,8 +172,8 @@ def sample(
         prior: unit: that of the training loss; learned: that of `nvib fit-prior`
         noise_scale: factor of the noise of the learned prior; 0.3 if not given
     """
-    options: dict[str, Any] = {"length": length, "delta": delta, "prior": prior, "noise_scale": noise_scale}
-    options |= Number(vectors=vectors, share=share).options()
+    options: dict[str, Any] = {"length": length, "delta": delta, "vectors": vectors, "share": share}
+    options |= {"prior": prior, "noise_scale": noise_scale}
     for line in text.load_run(run, device=device).sample(count, seed=seed, **options):
         print(line)
 
@@ -223,7 +218,7 @@ def interpolate(
         second: the text at which it ends
         steps: points on the path, both ends included
     """
-    for line in text.load_run(run, device=device).interpolate(first, second, steps=steps, **number.options()):
+    for line in text.load_run(run, device=device).interpolate(first, second, steps=steps, **vars(number)):
         print(line)
 
 
@@ -246,7 +241,7 @@ def inspect(
 
     given = _texts(texts, file)
     opened = text.load_run(run, device=device)
-    reports = opened.inspect(_usable(opened, given, file), **number.options())
+    reports = opened.inspect(_usable(opened, given, file), **vars(number))
     for report in reports:
         print(dumps(asdict(report), ensure_ascii=False) if json else token_table(report))
     if plot:
@@ -383,21 +378,11 @@ def report(path: str, *, output: str | None = None, cells: str | None = None) ->
     print(written.page)
 
 
+COMMANDS = (demo, prepare, train, check, reconstruct, sample, fit_prior, interpolate, inspect, encode, app, evaluate)
 NVIB = Group(
     "Text autoencoders whose latent is a set of weighted vectors.",
     {
-        "demo": demo,
-        "prepare": prepare,
-        "train": train,
-        "check": check,
-        "reconstruct": reconstruct,
-        "sample": sample,
-        "fit-prior": fit_prior,
-        "interpolate": interpolate,
-        "inspect": inspect,
-        "encode": encode,
-        "app": app,
-        "evaluate": evaluate,
+        **{command.__name__.replace("_", "-"): command for command in COMMANDS},
         "experiment": Group(
             "Train and measure rows of configurations × seeds, and show their state.",
             {"run": experiment_run, "status": experiment_status},
@@ -419,12 +404,12 @@ def _score_lines(run: "Run", lines: list[str], file: str) -> None:
     ids, _ = run.tokenize_usable(lines)
     found = score_lines(run, lines, list(ids.values()))
     print("BLEU\texact\ttext exact\tnats per token\ttext\treconstruction")
-    for each in found:
-        flags = "\t".join("yes" if flag else "no" for flag in (each.exact, each.text_exact))
-        line = " ".join(each.text.split())  # a tab in it would be a column
-        print(f"{each.bleu:.1f}\t{flags}\t{each.cross_entropy:.3f}\t{line}\t{each.reconstruction}")
-    means = [sum(values) / len(found) for values in zip(*((x.bleu, x.exact, x.text_exact) for x in found), strict=True)]
-    _say(f"{len(found):,} lines: mean BLEU {means[0]:.1f}, exact {means[1]:.1%}, text exact {means[2]:.1%}")
+    for line, (bleu, exact, text_exact, nats, reconstruction) in zip(lines, found, strict=True):
+        flags = "\t".join("yes" if flag else "no" for flag in (exact, text_exact))
+        line = " ".join(line.split())  # a tab in it would be a column
+        print(f"{bleu:.1f}\t{flags}\t{nats:.3f}\t{line}\t{reconstruction}")
+    bleu, exact, text_exact = (fmean(values) for values in list(zip(*found, strict=True))[:3])
+    _say(f"{len(found):,} lines: mean BLEU {bleu:.1f}, exact {exact:.1%}, text exact {text_exact:.1%}")
 
 
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:

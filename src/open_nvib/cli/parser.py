@@ -13,29 +13,19 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import partial
-from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin
+from typing import Annotated, Any, Literal, NoReturn, get_args, get_origin, get_type_hints
 
 import yaml
 from docstring_parser import parse as parse_docstring
 
 from open_nvib._deprecation import REMOVAL
-from open_nvib.store.files import (
-    InputError,
-    OutsideTraining,
-    as_builtins,
-    disk_trouble,
-    find_config,
-    in_one_line,
-    load_yaml,
-    read_mapping,
-    suggestion,
-)
+from open_nvib.store import files
+from open_nvib.store.files import InputError, in_one_line
 from open_nvib.store.settings import convert, merged, settings_of
 
 RENAMED_OPTIONS = {"--needed": "--vectors fewest", "--decided": "--vectors auto"}
 """Old options that still work, and what replaces each."""
-SHOW_WARNING = warnings.showwarning
-"""Python's own way, with the place in the code."""
+SHOW_WARNING = warnings.showwarning  # Python's own way, with the place in the code
 PRINT_CONFIG = "--print_config"
 
 
@@ -85,7 +75,7 @@ def run(command: "Command", arguments: list[str]) -> None:
     except Exception as error:
         if isinstance(error, MemoryError) or (isinstance(error, RuntimeError) and "memory" in str(error)):
             stop(f"not enough memory ({in_one_line(error)}). Give smaller sizes, or fewer texts at a time.")
-        if (reason := disk_trouble(error)) is None:
+        if (reason := files.disk_trouble(error)) is None:
             raise
         where = getattr(error, "filename", None) or "the disk"
         stop(f"{where}: {reason}. Change that, and run the same command again.")
@@ -93,7 +83,7 @@ def run(command: "Command", arguments: list[str]) -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: object, **options: object) -> None:
     """Print a warning of ours in one line, and any other with its place."""
-    if issubclass(category, OutsideTraining):
+    if issubclass(category, files.OutsideTraining):
         print(f"nvib: warning: {message}", file=sys.stderr)
     else:
         SHOW_WARNING(message, category, *where, **options)  # pyright: ignore[reportArgumentType]
@@ -103,13 +93,7 @@ def _show_warning(message: Warning | str, category: type[Warning], *where: objec
 
 
 def make_parser(name: str, command: Command, *, required: bool = True) -> OneLineParser:
-    """Make the parser of a command, or of a group, which lists its commands.
-
-    Args:
-        name: of the program.
-        command: the command.
-        required: whether arguments without a default must be given.
-    """
+    """Make the parser of a command, or of a group, which lists its commands; `required` arguments must be given."""
     parser = OneLineParser(prog=name, description=summary_of(command))
     if isinstance(command, Group):
         subcommands = parser.add_subparsers(required=True, metavar="COMMAND", parser_class=OneLineParser)
@@ -134,9 +118,9 @@ def _add_arguments(parser: argparse.ArgumentParser, function: Callable[..., None
     sequence takes several values. The fields of a dataclass are options of their own. If the parameter is called
     `config`, a YAML file can hold them, too.
     """
-    explained = _explanations(function)
+    explained, kinds = _explanations(function), get_type_hints(function)
     for name, parameter in inspect.signature(function).parameters.items():
-        kind, default = _kind_of(parameter), parameter.default
+        kind, default = kinds[name], parameter.default
         if get_origin(parameter.annotation) is Annotated:
             explained[name] = get_args(parameter.annotation)[1]
         if is_dataclass(kind):
@@ -174,7 +158,7 @@ def _add_settings(
         inner = next((choice for choice in (field.type, *get_args(field.type)) if is_dataclass(choice)), None)
         nested = inner is field.type
         default = field.default_factory() if field.default_factory is not MISSING else field.default
-        plain = None if default is MISSING else as_builtins(default)
+        plain = None if default is MISSING else files.as_builtins(default)
         if plain not in (None, False, []):
             shown = yaml.safe_dump(plain, default_flow_style=True, sort_keys=False, width=1000).splitlines()[0]
             text = f"{text} (default: {shown})"
@@ -199,11 +183,6 @@ class _Setting(argparse.Action):
         vars(namespace).setdefault("settings", []).append((tuple(self.dest.split(".")), values))
 
 
-def _kind_of(parameter: inspect.Parameter) -> Any:
-    annotated = get_origin(parameter.annotation) is Annotated
-    return get_args(parameter.annotation)[0] if annotated else parameter.annotation
-
-
 def _explanations(kind: Any) -> dict[str, str]:
     """What the docstring says of each parameter, as argparse takes it."""
     parsed = parse_docstring(inspect.getdoc(kind) or "").params
@@ -215,7 +194,7 @@ def _read(kind: Any, text: str) -> Any:
     if kind is str or (kind == str | None and text not in ("null", "~")):
         return text
     try:
-        return load_yaml(text)
+        return files.load_yaml(text)
     except InputError as error:
         raise argparse.ArgumentTypeError(f"{text[:40]!r} {error}") from error
 
@@ -241,41 +220,38 @@ def parse(command: Command, arguments: list[str]) -> tuple[Callable[..., None], 
         option = unknown[0].partition("=")[0]
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
         known = [text for action in shown for text in action.option_strings]
-        stop(f"unknown argument {option!r}{suggestion(option, known)}")
+        stop(f"unknown argument {option!r}{files.suggestion(option, known)}")
     assert not isinstance(command, Group)
     return command, given
 
 
 def call(command: Callable[..., None], given: argparse.Namespace) -> None:
-    """Call a command with the parsed arguments."""
     positional: list[Any] = []
     named: dict[str, Any] = {}
+    kinds = get_type_hints(command)
     for name, parameter in inspect.signature(command).parameters.items():
-        kind = _kind_of(parameter)
+        kind, value = kinds[name], getattr(given, name, None)
         if is_dataclass(kind):
             value = _settings(kind, given, given.config if name == "config" else [])
             if getattr(given, "print_config", False):
-                print(yaml.safe_dump(as_builtins(value), sort_keys=False), end="")
+                print(yaml.safe_dump(files.as_builtins(value), sort_keys=False), end="")
                 raise SystemExit(0)
-        else:
-            value = _argument(kind, name, getattr(given, name))
+        elif parameter.kind is parameter.VAR_POSITIONAL:
+            positional += value
+            continue
+        elif value is not None and value is not parameter.default:
+            value = convert(kind, value, (f"--{name}",))
         if parameter.kind is parameter.KEYWORD_ONLY:
             named[name] = value
         else:
-            positional += list(value) if parameter.kind is parameter.VAR_POSITIONAL else [value]
+            positional.append(value)
     command(*positional, **named)
 
 
-def _argument(kind: Any, name: str, value: Any) -> Any:
-    if get_origin(kind) is Sequence:
-        return [convert(get_args(kind)[0], each, (f"--{name}",)) for each in value]
-    return value if kind in (str, bool) or value is None else convert(kind, value, (f"--{name}",))
-
-
-def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any:
+def _settings(kind: Any, given: argparse.Namespace, named: Sequence[str]) -> Any:
     """Build a dataclass from files and from the options that are its own."""
     own = {field.name for field in fields(kind)}
-    from_files = merged(kind, *(read_mapping(find_config(file)) for file in files))
+    from_files = merged(kind, *(files.read_mapping(files.find_config(file)) for file in named))
     values = dict(from_files)
     for path, value in getattr(given, "settings", ()):
         if path[0] in own:
@@ -287,6 +263,6 @@ def _settings(kind: Any, given: argparse.Namespace, files: Sequence[str]) -> Any
     try:
         return convert(kind, values)
     except InputError:
-        if files:  # name the last one, if the mistake is in a file
-            settings_of(kind, from_files, where=files[-1])
+        if named:  # name the last one, if the mistake is in a file
+            settings_of(kind, from_files, where=named[-1])
         raise

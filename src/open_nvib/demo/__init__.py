@@ -4,7 +4,7 @@ import os
 import shlex
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -40,18 +40,12 @@ PLAIN_TRANSFORMER = (
 OTHER_OPTIONS = "(Of these options, the demo has --data, --layout, --steps and --output.)"
 
 
-@dataclass(frozen=True)
 class Terminal:
-    """Where the demo prints. Without `style`, struck text stands between dashes."""
+    """Where the demo prints. Without `style`, which a terminal has, struck text stands between dashes."""
 
-    stream: Any
-    style: bool
-
-    @staticmethod
-    def of(stream: Any = None) -> "Terminal":
-        """A terminal on the stream, standard output if not given; with style if it can show it."""
-        stream = sys.stdout if stream is None else stream
-        return Terminal(stream, stream.isatty() and os.environ.get("TERM") != "dumb")
+    def __init__(self, stream: Any, *, style: bool | None = None) -> None:
+        self.stream = stream
+        self.style = stream.isatty() and os.environ.get("TERM") != "dumb" if style is None else style
 
     def say(self, text: str) -> None:
         print(text, file=self.stream, flush=True)
@@ -65,7 +59,7 @@ class Terminal:
 
 def demo(config: DemoConfig | None = None, out: Terminal | None = None) -> Path:
     """Run the demo. Returns the run directory."""
-    config, out = config or DemoConfig(), out or Terminal.of()
+    config, out = config or DemoConfig(), out or Terminal(sys.stdout)
     directory, path = config.directory, config.directory / RUN
     try:
         own = config.data != "enwik8"

@@ -47,8 +47,7 @@ FAINT = 0.1
 """Pseudo-count at or below which a vector counts as dropped: more than half of the draws of Gamma(0.1) are below 0.001,
 where the decoder does not see the vector."""
 
-INFORMATION_SAMPLES = 8
-"""Samples of each text for the mutual information, which averages over texts as well."""
+INFORMATION_SAMPLES = 8  # samples of each text for the mutual information, which averages over texts as well
 
 
 @dataclass(frozen=True)
@@ -72,7 +71,6 @@ class SetDensity:
         return unchecked(ImpulseMixture, z=z, log_pi=log_pi)
 
     def log_density(self, sets: ImpulseMixture) -> Float[Tensor, " samples"]:
-        """Evaluate the log-density of each sample."""
         vectors = Normal(self.mu, self.log_sigma.exp()).log_prob(sets.z).sum((-2, -1))
         return vectors if self.alpha is None else vectors + dirichlet_log_density(sets.log_pi, self.alpha)
 

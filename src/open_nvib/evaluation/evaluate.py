@@ -110,7 +110,6 @@ class _Evaluator:
         self.held_out = self.references.held_out
 
     def measure(self) -> Evaluation:
-        """Measure the parts that the settings name, as far as they are possible."""
         parts = self.possible_parts()
         _ = self.references.judge  # one that cannot be opened is to be found before the work
         self.check_partitions()
@@ -130,7 +129,6 @@ class _Evaluator:
 
     @cached_property
     def model(self) -> str:
-        """Digest of the weights."""
         return digest_of_file(self.run.path / MODEL / WEIGHTS)
 
     @property
@@ -269,7 +267,6 @@ class _Evaluator:
         return self.step("generation", Generation, compute, {**inputs, **how})
 
     def latent(self) -> LatentDiagnosis:
-        """Diagnose the latent of held-out sentences."""
         count, samples, seed = self.settings.latent_sentences, self.settings.importance_samples, self.settings.seed
 
         def compute() -> LatentDiagnosis:
@@ -287,7 +284,6 @@ class _Evaluator:
         return found
 
     def interpolation(self) -> Interpolation:
-        """Measure paths between pairs of held-out sentences."""
         count, points, references = self.settings.interpolations, self.settings.interpolation_steps, self.references
 
         def compute() -> Interpolation:

@@ -14,11 +14,9 @@ from open_nvib.store.files import ResultCache
 from open_nvib.text.model.decoding import Texts
 from open_nvib.text.using.run import Prior, Run
 
-SAMPLES_IN_A_STEP = 5000
-"""An interrupted evaluation loses at most this many samples."""
+SAMPLES_IN_A_STEP = 5000  # an interrupted evaluation loses at most this many samples
 EXAMPLES = 10
-ORDERS = (1, 2, 3, 4)
-"""Lengths n of the n-grams that are counted."""
+ORDERS = (1, 2, 3, 4)  # lengths n of the n-grams that are counted
 SELF_BLEU_TEXTS = 1000
 """Self-BLEU grows with the number of texts, so it is always of this many, or of all if there are fewer."""
 

@@ -14,8 +14,7 @@ from open_nvib.text.using.run import Run
 
 EXAMPLES = 3
 
-Ids = Sequence[int]
-"""A text of token ids, without special tokens."""
+Ids = Sequence[int]  # a text of token ids, without special tokens
 
 
 def measure_interpolation(

@@ -17,7 +17,7 @@ from torch import Tensor
 from tqdm.auto import tqdm
 
 from open_nvib.attention import Mixture
-from open_nvib.evaluation.densities import FAINT, TextDensities, densities, mutual_information
+from open_nvib.evaluation.densities import TextDensities, densities, mutual_information
 from open_nvib.mixtures import ImpulseMixture
 from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import TextAutoencoder
@@ -37,7 +37,6 @@ def diagnose(
     importance_samples: int = 64,
     seed: int = 0,
     batch_size: int = 64,
-    faint: float = FAINT,
 ) -> LatentDiagnosis:
     """Diagnose the latent of a VAE on texts of token ids, without special tokens; the model in evaluation mode.
 
@@ -62,7 +61,7 @@ def diagnose(
         for name, mixture in zip(nll, readings, strict=True):
             nll[name] -= log_likelihood(model, text, mixture).item()
         means.append(latent.mu[bottleneck.kept_vectors(latent)].cpu())
-        pairs += densities(latent, kappa=model.config.kappa, faint=faint)
+        pairs += densities(latent, kappa=model.config.kappa)
     tokens = sum(len(text) + 1 for text in texts)
     diagnosis = LatentDiagnosis(
         **{name: statistics.fmean(row[name] for row in rows) for name in rows[0]},

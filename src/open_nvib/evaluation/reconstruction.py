@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -34,8 +34,7 @@ from open_nvib.text.using.run import Run
 
 EXAMPLES = 10
 SHARES = (1.0, 0.75, 0.5, 0.35, 0.25, 0.2)
-PAIRS = 3
-"""Pairs of texts of one length that are shown."""
+PAIRS = 3  # pairs of texts of one length that are shown
 FUNCTION_WORDS = """
     a about after all also although an and any are as at be because been before being between both but by can could did
     do does during each for from had has have he her him his how i if in into is it its may me might more most must my
@@ -55,21 +54,16 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
     decoded = reconstruct_ids(run.model, texts, progress="reconstruct")
     scores, signature = score_reconstruction(texts, decoded, run.tokenizer, originals)
     kept = vectors_kept(run.model, texts)
-    points: dict[str, float] = {}
     if run.model.encoder.bottleneck.has_points:
         with reading(run.model, "points"):
             from_points = reconstruct_ids(run.model, texts, progress="reconstruct from points")
         points, _ = score_reconstruction(texts, from_points, run.tokenizer)
+        scores |= {"points_bleu": points["bleu"], "points_exact": points["exact"]}
     shown, copies = (run.tokenizer.batch_decode([list(ids) for ids in many[:EXAMPLES]]) for many in (texts, decoded))
     return Reconstruction(
         sentences=len(texts),
-        bleu=scores["bleu"],
-        text_bleu=scores.get("text_bleu"),
-        text_exact=scores.get("text_exact"),
+        **scores,
         signature=signature,
-        exact=scores["exact"],
-        points_bleu=points.get("bleu"),
-        points_exact=points.get("exact"),
         perplexity=losses["perplexity"],
         cross_entropy=losses["loss"],
         kept=kept_share(texts, kept),
@@ -79,23 +73,14 @@ def measure_reconstruction(run: Run, texts: Texts, originals: Sequence[str] | No
     )
 
 
-@dataclass(frozen=True)
-class LineScore:
-    """How well one text of the user's is reconstructed.
+class LineScore(NamedTuple):
+    """How well one text of the user's is reconstructed."""
 
-    Attributes:
-        bleu: sentence BLEU of sacreBLEU, against the text as the tokenizer gives it back.
-        exact: whether it is reconstructed token for token.
-        text_exact: whether the reconstruction is the text itself, word for word.
-        cross_entropy: per token, in nats, the end included.
-    """
-
-    text: str
+    bleu: float  # sentence BLEU of sacreBLEU, against the text as the tokenizer gives it back
+    exact: bool  # whether it is reconstructed token for token
+    text_exact: bool  # whether the reconstruction is the text itself, word for word
+    cross_entropy: float  # per token, in nats, the end included
     reconstruction: str
-    bleu: float
-    exact: bool
-    text_exact: bool
-    cross_entropy: float
 
 
 def score_lines(run: Run, lines: Sequence[str], ids: Texts) -> list[LineScore]:
@@ -104,12 +89,11 @@ def score_lines(run: Run, lines: Sequence[str], ids: Texts) -> list[LineScore]:
     references, copies = (run.tokenizer.batch_decode([list(each) for each in many]) for many in (ids, decoded))
     return [
         LineScore(
-            text=line,
-            reconstruction=copy,
             bleu=sentence_bleu(copy, [reference]).score,
             exact=list(given) == list(found),
             text_exact=same_text(line, copy, found, run.tokenizer),
             cross_entropy=evaluate_losses(run.model, [given])["loss"],
+            reconstruction=copy,
         )
         for line, given, found, reference, copy in zip(lines, ids, decoded, references, copies, strict=True)
     ]
@@ -179,34 +163,29 @@ def measure_number(run: Run, texts: Texts) -> NumberOfVectors:
     )
 
 
-def _reconstruct(run: Run, texts: Texts, request: VectorRequest) -> tuple[dict[str, float], list[int]]:
-    """Score the reconstructions of texts, and count their vectors."""
-    scores, _ = score_reconstruction(texts, reconstruct_ids(run.model, texts, request=request), run.tokenizer)
-    return scores, vectors_kept(run.model, texts, request)
+def _scores(run: Run, texts: Texts, request: VectorRequest) -> dict[str, float]:
+    return score_reconstruction(texts, reconstruct_ids(run.model, texts, request=request), run.tokenizer)[0]
 
 
 def _at_share(run: Run, texts: Texts, share: float) -> AtShare:
     request = VectorRequest(share=share)
-    scores, kept = _reconstruct(run, texts, request)
     tried = choose_auto(run.model, texts, shares=(share, share), hard=None, offsets=OFFSETS)
     return AtShare(
         share=share,
-        kept=kept_share(texts, kept),
-        bleu=scores["bleu"],
-        exact=scores["exact"],
+        kept=kept_share(texts, vectors_kept(run.model, texts, request)),
+        **_scores(run, texts, request),
         cross_entropy=evaluate_losses(run.model, texts, request)["loss"],
         any_offset=tried.exact.float().mean().item(),
     )
 
 
 def _chosen(run: Run, texts: Texts, found: VectorCounts, fewest: VectorCounts) -> Chosen:
-    scores, kept = _reconstruct(run, texts, found.request)
+    kept = vectors_kept(run.model, texts, found.request)
     groups = by_length(texts, kept)
     return Chosen(
         kept=kept_share(texts, kept),
         vectors=float(np.mean(kept)),
-        bleu=scores["bleu"],
-        exact=scores["exact"],
+        **_scores(run, texts, found.request),
         verified=found.exact.float().mean().item(),
         tries=found.tries.float().mean().item(),
         sd=float(np.sqrt(sum(group.sentences * group.sd**2 for group in groups) / len(texts))),

@@ -30,24 +30,14 @@ SIZES = (
 
 @dataclass(frozen=True)
 class References:
-    """Real text and its scorer: what all runs of one size on one partition of the data share.
-
-    Args:
-        prepared: the data.
-        partition: the partition that the models are trained on.
-        config: of a model that is evaluated: the scorers have its size and vocabulary.
-        settings: the kind of the scorers, their training steps, the seed, and the split to measure on.
-        own: directory for scorers and results if the data's directory cannot be written.
-        say: is told what is trained.
-        device: to train and score on.
-    """
+    """Real text and its scorer: what all runs of one size on one partition of the data share."""
 
     prepared: Prepared
-    partition: str
-    config: TextAutoencoderConfig
-    settings: EvaluateConfig
-    own: Path
-    say: Callable[[str], None]
+    partition: str  # that the models are trained on
+    config: TextAutoencoderConfig  # of a model that is evaluated: the scorers have its size and vocabulary
+    settings: EvaluateConfig  # the kind of the scorers, their training steps, the seed, and the split to measure on
+    own: Path  # directory for scorers and results if the data's directory cannot be written
+    say: Callable[[str], None]  # is told what is trained
     device: torch.device | str = "cpu"
 
     @property
@@ -60,11 +50,10 @@ class References:
     @cached_property
     def judged_inputs(self) -> dict[str, Any]:
         """All that the scores of texts depend on."""
-        return {**self.inputs, **({} if self.settings.judge is None else identify_judge(self.settings.judge))}
+        return self.inputs | ({} if self.settings.judge is None else identify_judge(self.settings.judge))
 
     @property
     def shared(self) -> Path:
-        """Directory beside the data."""
         return self.prepared.path / SCORERS
 
     @cached_property
@@ -74,7 +63,6 @@ class References:
 
     @property
     def directory(self) -> Path:
-        """Directory to write to."""
         return self.shared if self.obstacle is None else self.own
 
     @property
@@ -84,7 +72,6 @@ class References:
 
     @cached_property
     def training(self) -> list[list[int]]:
-        """Training sentences."""
         return list(self.prepared.split(self.partition, "train")["input_ids"])
 
     @cached_property
@@ -139,11 +126,11 @@ class References:
 
     def perplexity(self, texts: Texts) -> float:
         """Perplexity of texts under the scorer of real text."""
-        return score(self.scorer, self.config, texts).perplexity
+        return score(self.scorer, texts).perplexity
 
     def reverse_perplexity(self, texts: Texts) -> float:
         """Perplexity of held-out text under a scorer of `texts`."""
-        return score(self.train(texts), self.config, self.held_out).perplexity
+        return score(self.train(texts), self.held_out).perplexity
 
 
 def choose(texts: list[T], count: int, seed: int) -> list[T]:

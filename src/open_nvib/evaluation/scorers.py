@@ -9,8 +9,9 @@ A judge is a pretrained language model, which is not trained here and has a toke
 perplexities are by word.
 """
 
+import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -128,56 +129,56 @@ def train_scorer(
 
     The number of steps does not depend on the number of texts: a scorer of few texts sees them more often.
     """
-    bar = tqdm(total=steps, desc="train a scorer", unit="step", leave=False, disable=None)
-    with bar, torch.random.fork_rng(devices=[]):
+    with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        scorer = make_scorer(kind, config).to(device)
+        scorer = make_scorer(kind, config).to(device).train()
         optimiser = torch.optim.AdamW(scorer.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
         warmup = max(1, int(WARMUP_SHARE * steps))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, warmup, steps))
-        sampler = LengthGroupedSampler([len(text) for text in texts], TRAINING_BATCH, seed=seed)
-        scorer.train()
-        step = epoch = 0
-        while step < steps:
-            sampler.set_epoch(epoch)
-            order = list(sampler)
-            for first in range(0, len(order), TRAINING_BATCH):
-                labels = _labels(config, [texts[index] for index in order[first : first + TRAINING_BATCH]], device)
-                loss = scorer(labels) / (labels != IGNORED).sum()
-                optimiser.zero_grad()
-                loss.backward()
-                nn.utils.clip_grad_norm_(scorer.parameters(), LARGEST_GRADIENT_NORM)
-                optimiser.step()
-                schedule.step()
-                step += 1
-                bar.update()
-                if step % max(1, steps // 4) == 0:
-                    say(f"  scorer: step {step} of {steps}, loss {loss.item():.3f}")
-                if step == steps:
-                    break
-            epoch += 1
+        batches = itertools.islice(_training_batches(texts, seed), steps)
+        bar = tqdm(batches, "train a scorer", total=steps, unit="step", leave=False, disable=None)
+        for step, batch in enumerate(bar, 1):
+            labels = _labels(scorer, batch)
+            loss = scorer(labels) / (labels != IGNORED).sum()
+            optimiser.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(scorer.parameters(), LARGEST_GRADIENT_NORM)
+            optimiser.step()
+            schedule.step()
+            if step % max(1, steps // 4) == 0:
+                say(f"  scorer: step {step} of {steps}, loss {loss.item():.3f}")
     return scorer.eval()
 
 
+def _training_batches(texts: Texts, seed: int) -> Iterator[Texts]:
+    """Yield batches of similar length, one pass over the texts after the other."""
+    sampler = LengthGroupedSampler([len(text) for text in texts], TRAINING_BATCH, seed=seed)
+    for epoch in itertools.count():
+        sampler.set_epoch(epoch)
+        order = list(sampler)
+        for first in range(0, len(order), TRAINING_BATCH):
+            yield [texts[index] for index in order[first : first + TRAINING_BATCH]]
+
+
 def _rate(step: int, warmup: int, steps: int) -> float:
-    """Return the share of the learning rate at a step."""
     if step < warmup:
         return (step + 1) / warmup
     return 0.5 * (1 + math.cos(math.pi * (step - warmup) / max(1, steps - warmup)))
 
 
-def _labels(config: TextAutoencoderConfig, texts: Texts, device: torch.device | str) -> Tensor:
+def _labels(scorer: Scorer, texts: Texts) -> Tensor:
     """Pad texts, with their ends, to one batch."""
-    collator = Collator(config.pad_token_id, config.eos_token_id)  # pyright: ignore[reportArgumentType]
-    return collator([{"input_ids": text} for text in texts])["labels"].to(device)
+    config: Any = scorer.model.config
+    collator = Collator(config.pad_token_id, config.eos_token_id)
+    return collator([{"input_ids": text} for text in texts])["labels"].to(scorer.model.device)
 
 
 @torch.no_grad()
-def score(scorer: Scorer, config: TextAutoencoderConfig, texts: Texts) -> Score:
+def score(scorer: Scorer, texts: Texts) -> Score:
     """Sum the likelihood of texts."""
     nats, tokens = 0.0, 0
     for _, chosen in in_batches(texts, SCORING_BATCH, len, "score"):
-        labels = _labels(config, chosen, scorer.model.device)
+        labels = _labels(scorer, chosen)
         nats += scorer(labels).item()
         tokens += int((labels != IGNORED).sum())
     return Score(nats, tokens)

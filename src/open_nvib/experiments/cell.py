@@ -8,55 +8,45 @@ import socket
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Literal
+from pathlib import Path
+from typing import Any, Literal
 
 from filelock import FileLock, Timeout
 
 from open_nvib.experiments.experiment import Cell, Say, prepare_if_missing
-from open_nvib.store.cells import CellResult, CellState, Phase, TrainingResult, read_cell
-from open_nvib.store.files import InputError, in_one_line, is_running, read_record, write_json
+from open_nvib.store.cells import CellResult, CellState, TrainingResult, read_cell
+from open_nvib.store.files import InputError, in_one_line, is_running, read_record, write_json, write_text
 from open_nvib.store.runs import is_run, read_config, read_metrics
 from open_nvib.store.settings import differences
 
-HEARTBEAT_SECONDS = 10.0
-"""Between two signs of life of a running cell."""
-STALE_SECONDS = 60.0
-"""Without a sign of life, after which a running cell counts as interrupted."""
-LOCK_RETRY_SECONDS = 0.5
-"""Between two attempts to lock a cell that another process holds."""
+HEARTBEAT_SECONDS = 10.0  # between two signs of life of a running cell
+STALE_SECONDS = 60.0  # without a sign of life, after which a running cell counts as interrupted
+LOCK_RETRY_SECONDS = 0.5  # between two attempts to lock a cell that another process holds
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """The outcome of a cell.
-
-    Args:
-        state: done; kept, which was done before; failed; or busy, which another process runs.
-        reason: why it failed, or which process runs it.
-        result: the result, if it is done or kept.
-        record: what its state file holds, if this call ran the cell.
-        failure: the traceback, if it failed.
-    """
+    """The outcome of a cell: done; kept, which was done before; failed; or busy, which another process runs."""
 
     cell: Cell
     state: Literal["done", "kept", "failed", "busy"]
-    reason: str = ""
-    result: CellResult | None = None
-    record: CellState | None = None
-    failure: str = ""
+    reason: str = ""  # why it failed, or which process runs it
+    files: Mapping[Path, str] = field(default_factory=dict)  # what a worker on another machine wrote
+
+    def with_files(self) -> "Outcome":
+        """Add the files that a machine without this file system needs."""
+        files = (self.cell.result_file, self.cell.state_file, self.cell.failure_file)
+        return replace(self, files={file: file.read_text(encoding="utf-8") for file in files if file.is_file()})
 
     def write_files(self) -> None:
-        """Write the files of the cell that a worker wrote, if the worker does not share this file system."""
-        if self.result is not None and read_result(self.cell) != self.result:
-            write_result(self.cell, self.result)
-        if self.record is not None and read_state(self.cell) != self.record:
-            write_state(self.cell, self.record)
-        if self.failure and not self.cell.failure_file.exists():
-            write_failure(self.cell, self.failure)
+        """Write the files that are not here, or differ, as the worker does not share this file system."""
+        for file, text in self.files.items():
+            if not file.is_file() or file.read_text(encoding="utf-8") != text:
+                write_text(file, text)
 
 
 def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: float = 0.0) -> Outcome:
@@ -79,8 +69,8 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
             conflict = settings_conflict(cell, known)
             if conflict and not overwrite:
                 return Outcome(cell, "failed", conflict)
-            if not conflict and (result := finished_result(cell, known)) is not None:
-                return Outcome(cell, "kept", result=result)
+            if not conflict and finished_result(cell, known) is not None:
+                return Outcome(cell, "kept").with_files()
             return _train_and_evaluate(cell, known, say, overwrite=overwrite)
     except (InputError, OSError) as error:  # of the cell's own files; other errors are in its state
         return Outcome(cell, "failed", reason_of(error))
@@ -119,31 +109,28 @@ def _train_and_evaluate(cell: Cell, known: CellState | None, say: Say, *, overwr
     from open_nvib.evaluation import evaluate
     from open_nvib.text.training.train import train
 
-    failure = ""
     with _Progress(cell, known) as progress:
         try:
-            progress.begin("prepare")
+            progress.write(phase="prepare")
             prepare_if_missing(cell.prepare, say)
-            progress.begin("train")
+            progress.write(phase="train")
             another = is_run(cell.run) and differences(read_config(cell.run), cell.train)
             train(cell.train, cell.run, overwrite=overwrite and bool(another))
-            progress.begin("evaluate")
+            progress.write(phase="evaluate")
             device = "cuda" if torch.cuda.is_available() else None  # where it was trained
             evaluation = evaluate(cell.run, cell.evaluate, device=device, say=say)
-            progress.begin(None)
+            progress.write(phase=None)
             evaluations = {**read_metrics(cell.run).evaluations, cell.evaluate.name: evaluation}
             trained, seconds = TrainingResult.of(cell.run), progress.state.seconds
-            write_result(cell, CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds))
+            result = CellResult(cell.row, cell.seed, evaluations, cell.label, cell.paper, trained, seconds)
+            write_json(cell.result_file, result, indent=1)
             cell.failure_file.unlink(missing_ok=True)
-            progress.finish("done")
+            progress.write(state="done", finished=_now())
         except Exception as error:
-            failure = traceback.format_exc()
-            write_failure(cell, failure)
-            progress.finish("failed", reason_of(error))
+            write_failure(cell, traceback.format_exc())
+            progress.write(state="failed", reason=reason_of(error), finished=_now())
     state = progress.state
-    if state.state == "done":
-        return Outcome(cell, "done", result=read_result(cell), record=state)
-    return Outcome(cell, "failed", state.reason or "", record=state, failure=failure)
+    return Outcome(cell, "done" if state.state == "done" else "failed", state.reason or "").with_files()
 
 
 def read_state(cell: Cell) -> CellState | None:
@@ -212,16 +199,9 @@ def record_lost_process(cell: Cell, reason: str, *, pid: int | None = None) -> O
         state = CellState("failed", cell.settings) if known is None else known
         write_failure(cell, f"{reason}\n")
         with suppress(OSError):
-            write_state(cell, replace(state, state="failed", reason=reason, pid=None, finished=_now()))
+            failed = replace(state, state="failed", reason=reason, pid=None, finished=_now())
+            write_json(cell.state_file, failed, indent=1)
     return Outcome(cell, "failed", reason)
-
-
-def write_result(cell: Cell, result: CellResult) -> None:
-    write_json(cell.result_file, replace(result, path=None), indent=1)
-
-
-def write_state(cell: Cell, state: CellState) -> None:
-    write_json(cell.state_file, state, indent=1)
 
 
 def write_failure(cell: Cell, text: str) -> None:
@@ -230,7 +210,6 @@ def write_failure(cell: Cell, text: str) -> None:
 
 
 def reason_of(error: BaseException) -> str:
-    """Describe an exception in one line."""
     text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}".removesuffix(": ")
     return in_one_line(text, longest=400)
 
@@ -248,7 +227,7 @@ class _Progress:
         self._heart = threading.Thread(target=self._beat, daemon=True)
 
     def __enter__(self) -> "_Progress":
-        self._write()
+        self.write()
         self._heart.start()
         return self
 
@@ -256,33 +235,23 @@ class _Progress:
         """Stop the signs of life. A cell that is neither done nor failed now was interrupted: no process runs it."""
         self._stopped.set()
         self._heart.join()
-        self.state = replace(self.state, pid=None)
-        self._write()
-
-    def begin(self, phase: Phase | None) -> None:
-        self._write()  # with the time of the phase before
-        with self._lock:
-            self.state = replace(self.state, phase=phase)
-        self._write()
-
-    def finish(self, state: Literal["done", "failed"], reason: str | None = None) -> None:
-        self._write()
-        with self._lock:
-            self.state = replace(self.state, state=state, reason=reason, finished=_now())
+        self.write(pid=None)
 
     def _beat(self) -> None:
         while not self._stopped.wait(HEARTBEAT_SECONDS):
             with suppress(OSError):  # the next one may work; without any the cell counts as interrupted
-                self._write()
+                self.write()
 
-    def _write(self) -> None:
+    def write(self, **changes: Any) -> None:
+        """Write the state after changes. The time until now is that of the phase before them."""
         with self._lock:
             state, elapsed = self.state, time.monotonic() - self._since
+            seconds = state.seconds
             if state.state == "running" and state.phase in ("train", "evaluate"):
-                spent = round(state.seconds.get(state.phase, 0.0) + elapsed, 2)
-                self.state = replace(state, seconds={**state.seconds, state.phase: spent})
+                seconds = {**seconds, state.phase: round(seconds.get(state.phase, 0.0) + elapsed, 2)}
             self._since += elapsed
-            write_state(self.cell, self.state)
+            self.state = replace(state, seconds=seconds, **changes)
+            write_json(self.cell.state_file, self.state, indent=1)
 
 
 def _now() -> str:

@@ -1,4 +1,8 @@
-"""Engines that run cells: one after another in this process, in several processes, or on a Ray cluster."""
+"""Engines that run cells: one after another in this process, in several processes, or on a Ray cluster.
+
+`run` of an engine runs every cell, also if others fail, and yields each outcome as soon as it is known. Closing the
+generator stops the cells that are still running; they can be resumed.
+"""
 
 import math
 import multiprocessing
@@ -16,7 +20,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from open_nvib.experiments.cell import STALE_SECONDS, Outcome, make_directory, reason_of, record_lost_process, run_cell
 from open_nvib.experiments.experiment import Cell, Say
@@ -26,24 +30,9 @@ SPAWN = multiprocessing.get_context("spawn")
 
 RAY_RETRIES = 5
 """Times that a cell may lose its worker or the worker's node. Each time it resumes from its last checkpoint."""
-SMALLEST_RAY_SHARE = 0.0001
-"""Of a CPU or a GPU: Ray gives out nothing smaller."""
-CONNECT_SECONDS = 5.0
-"""Within which something must accept a connection at the address of a Ray cluster."""
-RAY_ANSWER_SECONDS = 30.0
-"""Within which it must answer as a Ray cluster: Ray itself would try for minutes."""
-
-
-@runtime_checkable
-class Engine(Protocol):
-    """Runs cells."""
-
-    def run(self, cells: Sequence[Cell], *, overwrite: bool, say: Say) -> Generator[Outcome, None, None]:
-        """Run every cell, also if others fail, and yield each outcome as soon as it is known.
-
-        Closing the generator stops the cells that are still running; they can be resumed.
-        """
-        ...
+SMALLEST_RAY_SHARE = 0.0001  # of a CPU or a GPU: Ray gives out nothing smaller
+CONNECT_SECONDS = 5.0  # within which something must accept a connection at the address of a Ray cluster
+RAY_ANSWER_SECONDS = 30.0  # within which it must answer as a Ray cluster: Ray itself would try for minutes
 
 
 class Serial:
@@ -211,6 +200,9 @@ class Ray:
         finally:
             if started_here:
                 ray.shutdown()
+
+
+Engine = Serial | Processes | Ray
 
 
 def check_cluster(address: str) -> None:

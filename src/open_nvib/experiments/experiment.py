@@ -11,8 +11,7 @@ from open_nvib.store.files import InputError, file_lock, find_config, read_mappi
 from open_nvib.store.settings import TrainConfig, merged, settings_of
 from open_nvib.store.task_settings import EvaluateConfig, PrepareConfig
 
-Say = Callable[[str], None]
-"""Takes a line of progress."""
+Say = Callable[[str], None]  # takes a line of progress
 
 ROW_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.+-]*")
 
@@ -64,36 +63,22 @@ class Cell:
 
 @dataclass(frozen=True)
 class RowPlan:
-    """A row, as far as a report needs to know it.
-
-    Args:
-        name: of the row, as in the results.
-        seeds: those that the experiment asks for.
-        label: such as "NVAE λ′_G=0.01"; taken from the configuration if not given or equal to the name.
-        paper: the row of the paper's table to print beside it, if the paper has one of that name.
-    """
+    """A row, as far as a report needs to know it."""
 
     name: str
-    seeds: tuple[int, ...]
-    label: str | None = None
-    paper: str | None = None
+    seeds: tuple[int, ...]  # those that the experiment asks for
+    label: str | None = None  # such as "NVAE λ′_G=0.01"; from the configuration if not given or equal to the name
+    paper: str | None = None  # the row of the paper's table to print beside it, if the paper has one of that name
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The part of an experiment that a report needs.
-
-    Args:
-        name: a short name.
-        title: of the page.
-        scale: a word for how large models and data are, such as "small"; may be empty.
-        rows: in the order of the table.
-    """
+    """The part of an experiment that a report needs."""
 
     name: str
-    title: str
-    scale: str
-    rows: tuple[RowPlan, ...]
+    title: str  # of the page
+    scale: str  # a word for how large models and data are, such as "small"; may be empty
+    rows: tuple[RowPlan, ...]  # in the order of the table
 
 
 @dataclass(frozen=True, kw_only=True)

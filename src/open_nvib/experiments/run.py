@@ -7,10 +7,10 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from open_nvib.experiments.cell import Outcome, finished_result, is_alive, read_state, settings_conflict, write_result
+from open_nvib.experiments.cell import Outcome, finished_result, is_alive, read_state, settings_conflict
 from open_nvib.experiments.engines import Engine
 from open_nvib.experiments.experiment import Cell, Experiment, Say, check_recipe, prepare_if_missing
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, write_json
 from open_nvib.store.runs import read_lengths, read_log, run_being_written
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
@@ -63,10 +63,10 @@ def _partition(cells: Sequence[Cell], *, overwrite: bool, retry_failed: bool) ->
         if conflict and not overwrite:
             raise InputError(conflict)
         if not conflict and (result := finished_result(cell, known)) is not None:
-            labelled = replace(result, label=cell.label, paper=cell.paper)  # as the row is called now
-            if labelled != result:
-                write_result(cell, labelled)
-            outcomes.append(Outcome(cell, "kept", result=labelled))
+            if (result.label, result.paper) != (cell.label, cell.paper):  # the row is called otherwise now
+                renamed = replace(result, label=cell.label, paper=cell.paper, path=None)
+                write_json(cell.result_file, renamed, indent=1)
+            outcomes.append(Outcome(cell, "kept"))
         elif known is not None and known.state == "failed" and not retry_failed and not conflict:
             outcomes.append(Outcome(cell, "failed", known.reason or ""))
         else:
@@ -93,27 +93,18 @@ def _count(cells: int) -> str:
 
 @dataclass(frozen=True)
 class CellStatus:
-    """The progress of a cell.
-
-    Args:
-        state: done; running; interrupted, which `run` resumes; failed; or waiting.
-        phase: what it is doing, if it is running or interrupted.
-        step: the last training step in the log, of `steps` in all, if known.
-        seconds: that training and evaluation have taken; `training_seconds` are those of training alone.
-        reason: why it failed.
-        host: where it runs.
-    """
+    """The progress of a cell; `run` resumes an interrupted one."""
 
     row: str
     seed: int
     state: StatusName
-    phase: str | None = None
-    step: int | None = None
+    phase: str | None = None  # what it is doing, if it is running or interrupted
+    step: int | None = None  # the last one of training in the log, of `steps` in all
     steps: int | None = None
-    seconds: float | None = None
+    seconds: float | None = None  # of training and evaluation
     training_seconds: float = 0.0
-    reason: str | None = None
-    host: str | None = None
+    reason: str | None = None  # why it failed
+    host: str | None = None  # where it runs
 
     def __str__(self) -> str:
         time = "" if self.seconds is None else f" {duration(self.seconds)}"

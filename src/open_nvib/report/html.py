@@ -20,8 +20,7 @@ from open_nvib.report.pages import GENERATED, Report
 from open_nvib.report.tables import MARK as MARKED_ROW
 
 GENERATOR = f"open_nvib {__version__}"
-MARK = '<meta name="generator" content="open_nvib '
-"""In every page of ours, of whichever version."""
+MARK = '<meta name="generator" content="open_nvib '  # in every page of ours, of whichever version
 SYNTAX = ("heading", "list", "table", "image", "emphasis", "backticks", "escape", "entity", "html_inline")
 SAFE_HTML = ("<sub>", "</sub>", "<br>")
 DEVIATION = " ± "

@@ -4,17 +4,15 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from open_nvib.store.evaluations import Evaluation
 
 NOT_MEASURED = "–"
-Read = Callable[[Evaluation], float | None]
-"""Reads a number from an evaluation; None where it was not measured."""
+Read = Callable[[Evaluation], float | None]  # reads a number from an evaluation; None where it was not measured
 
 
-@dataclass(frozen=True)
-class MeanAndDeviation:
+class MeanAndDeviation(NamedTuple):
     """The mean over seeds and the sample standard deviation (n − 1), which one seed does not have."""
 
     mean: float
@@ -30,27 +28,16 @@ def mean_and_deviation(values: Sequence[float]) -> MeanAndDeviation | None:
 
 @dataclass(frozen=True)
 class Measure:
-    """A number that tables and figures show.
+    """A number that tables and figures show."""
 
-    Args:
-        title: a short name, such as "BLEU".
-        read: reads it from an evaluation.
-        real: reads the same number of real text, where there is one.
-        decimals: how many are written; None for a perplexity, whose size decides.
-        scale: 100 for a share that is written in percent.
-        deviates: False for what is the same in every seed.
-        direction: an arrow to where better numbers are, if there is such a direction.
-        paper: the field of a `PaperRow` that has the paper's number, if the paper prints it.
-    """
-
-    title: str
+    title: str  # a short name, such as "BLEU"
     read: Read
-    real: Read | None = None
-    decimals: int | None = 2
-    scale: float = 1.0
-    deviates: bool = True
-    direction: str = ""
-    paper: str = ""
+    real: Read | None = None  # reads the same number of real text, where there is one
+    decimals: int | None = 2  # that are written; None for a perplexity, whose size decides
+    scale: float = 1.0  # 100 for a share that is written in percent
+    deviates: bool = True  # False for what is the same in every seed
+    direction: str = ""  # an arrow to where better numbers are, if there is such a direction
+    paper: str = ""  # the field of a `PaperRow` that has the paper's number, if the paper prints it
 
     def write(self, value: MeanAndDeviation | None) -> str:
         """Write the mean, and ± the deviation if there is one; a dash for None."""

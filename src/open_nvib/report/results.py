@@ -6,7 +6,10 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.resources import files
 from pathlib import Path
+
+import msgspec
 
 from open_nvib.experiments.experiment import Plan, RowPlan
 from open_nvib.report.measures import BLEU, KEPT, REVERSE, MeanAndDeviation, Measure, Read, mean_and_deviation
@@ -16,8 +19,7 @@ from open_nvib.store.files import InputError
 from open_nvib.store.settings import Schedule, TrainConfig
 
 FAMILIES = ("T", "VT", "VTP", "VTS", "NVAE")
-KEEPS_FEW = 0.6
-"""A model that keeps at most this share of the vectors has learned to drop some."""
+KEEPS_FEW = 0.6  # a model that keeps at most this share of the vectors has learned to drop some
 USEFUL_BLEU = 50.0
 _NOT_IN_XML = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 
@@ -40,29 +42,7 @@ class PaperRow:
     reverse: MeanAndDeviation | None = None
 
 
-def _row(model: str, settings: str, kept: float, *printed: tuple[float, float]) -> PaperRow:
-    return PaperRow(model, settings, MeanAndDeviation(kept), *(MeanAndDeviation(mean, sd) for mean, sd in printed))
-
-
-_WEAK = "λ′_G=0.0001"
-
-PAPER: dict[str, PaperRow] = {
-    "t": _row("T", "", 1.0, (99.54, 0.02), (1.00, 0.00)),
-    "vt-unregularised": _row("VT", "λ′_G=0", 1.0, (99.55, 0.00), (1.00, 0.00), (1.33, 0.17), (28.56, 44.29)),
-    "nvae-unregularised": _row("NVAE", "λ′_G=0 λ′_D=0", 1.0, (99.55, 0.00), (1.00, 0.00), (2.02, 0.96), (51.25, 45.57)),
-    "vt": _row("VT", _WEAK, 1.0, (99.55, 0.00), (1.00, 0.00), (1.04, 0.01), (1.29, 0.08)),
-    "vtp-mean": _row("VTP", f"{_WEAK} mean", 0.03, (68.28, 0.29), (1.69, 0.01), (2.73, 0.49), (1.05, 0.01)),
-    "vtp-max": _row("VTP", f"{_WEAK} max", 0.03, (66.17, 0.57), (2.11, 0.06), (1.03, 0.01), (1.10, 0.02)),
-    "vtp-cls": _row("VTP", f"{_WEAK} cls", 0.03, (48.76, 0.33), (4.09, 0.04), (1.01, 0.01), (1.28, 0.03)),
-    "vts-0.25": _row("VTS", f"{_WEAK} S=0.25", 0.75, (99.55, 0.00), (1.00, 0.00), (1.01, 0.01), (1.30, 0.06)),
-    "vts-0.5": _row("VTS", f"{_WEAK} S=0.5", 0.5, (99.46, 0.04), (1.00, 0.00), (1.13, 0.12), (7.19, 6.91)),
-    "vts-0.75": _row("VTS", f"{_WEAK} S=0.75", 0.25, (95.32, 0.14), (1.08, 0.01), (1.04, 0.13), (1.62, 0.34)),
-    "vts-0.9": _row("VTS", f"{_WEAK} S=0.9", 0.1, (70.40, 0.32), (1.73, 0.01), (1.03, 0.02), (1.32, 0.07)),
-    "nvae-0.001": _row("NVAE", "λ′_G=0.001 λ′_D=1", 0.79, (99.46, 0.07), (1.00, 0.00), (1.01, 0.01), (2.87, 1.39)),
-    "nvae-0.01": _row("NVAE", "λ′_G=0.01 λ′_D=1", 0.47, (92.26, 4.90), (1.18, 0.13), (1.00, 0.00), (5.06, 1.90)),
-    "nvae-0.1": _row("NVAE", "λ′_G=0.1 λ′_D=1", 0.36, (55.38, 14.25), (3.25, 1.22), (1.00, 0.00), (3.38, 0.98)),
-    "nvae-1": _row("NVAE", "λ′_G=1 λ′_D=1", 0.17, (31.94, 2.76), (7.91, 2.41), (1.00, 0.00), (1.29, 0.04)),
-}
+PAPER = msgspec.json.decode((files("open_nvib.report") / "paper.json").read_bytes(), type=dict[str, PaperRow])
 """The paper's table, `tab:generationReconstuction`: 405,000 sentences of Wikitext-103, 5 seeds; by file of configs/.
 
 F-PPL and R-PPL near 1 cannot come from a causal language model, as English has no such entropy: do not compare them
@@ -72,17 +52,11 @@ with those of one.
 
 @dataclass(frozen=True, eq=False)
 class RowResults:
-    """The cells of a row, and one evaluation of each.
-
-    Args:
-        plan: the row.
-        cells: those that exist, by seed.
-        evaluation: name of the evaluation that is reported, such as "validation-causal".
-    """
+    """The cells of a row, and one evaluation of each."""
 
     plan: RowPlan
-    cells: tuple[CellResult, ...]
-    evaluation: str
+    cells: tuple[CellResult, ...]  # those that exist, by seed
+    evaluation: str  # the name of the one that is reported, such as "validation-causal"
 
     @property
     def name(self) -> str:
@@ -90,7 +64,6 @@ class RowResults:
 
     @cached_property
     def by_seed(self) -> dict[int, Evaluation]:
-        """The evaluation of each seed that has it."""
         found = {cell.seed: cell.evaluations.get(self.evaluation) for cell in self.cells}
         return {seed: evaluation for seed, evaluation in found.items() if evaluation}
 
@@ -141,19 +114,12 @@ class RowResults:
 
 @dataclass(frozen=True, eq=False)
 class Results:
-    """All there is to report of an experiment.
-
-    Args:
-        plan: the experiment.
-        evaluation: name of the evaluation that is reported, "<split>-<scorer>".
-        rows: in the order of the plan, those without a cell too.
-        unplanned: cells of rows or seeds that the plan does not have. They are not reported.
-    """
+    """All there is to report of an experiment."""
 
     plan: Plan
-    evaluation: str
-    rows: tuple[RowResults, ...]
-    unplanned: tuple[str, ...] = ()
+    evaluation: str  # the name of the one that is reported, "<split>-<scorer>"
+    rows: tuple[RowResults, ...]  # in the order of the plan, those without a cell too
+    unplanned: tuple[str, ...] = ()  # cells of rows or seeds that the plan does not have, which are not reported
 
     @property
     def cells(self) -> tuple[CellResult, ...]:
@@ -170,7 +136,6 @@ class Results:
 
     @property
     def planned(self) -> int:
-        """Number of cells in the plan."""
         return sum(len(row.plan.seeds) for row in self.rows)
 
     @property
@@ -225,14 +190,12 @@ def read_results(plan: Plan, folder: str | Path, *, evaluation: str | None = Non
 def group(plan: Plan, cells: Sequence[CellResult], *, evaluation: str | None = None) -> Results:
     """Put cells under the rows of the plan, seeds in order."""
     name = evaluation or _most_frequent(cells)
-    planned = {(row.name, seed) for row in plan.rows for seed in row.seeds}
-    unplanned = tuple(f"{cell.row} seed {cell.seed}" for cell in cells if (cell.row, cell.seed) not in planned)
-
-    def of(row: RowPlan) -> tuple[CellResult, ...]:
-        own = (cell for cell in cells if cell.row == row.name and cell.seed in row.seeds)
-        return tuple(sorted(own, key=lambda cell: cell.seed))
-
-    return Results(plan, name, tuple(RowResults(row, of(row), name) for row in plan.rows), unplanned)
+    found = {(cell.row, cell.seed): cell for cell in cells}
+    rows = []
+    for row in plan.rows:
+        own = [(row.name, seed) for seed in sorted(row.seeds)]
+        rows.append(RowResults(row, tuple(found.pop(place) for place in own if place in found), name))
+    return Results(plan, name, tuple(rows), unplanned=tuple(f"{row} seed {seed}" for row, seed in found))
 
 
 def _most_frequent(cells: Iterable[CellResult]) -> str:
@@ -274,10 +237,10 @@ def short_settings(rows: Sequence[tuple[str, str]]) -> list[str]:
 
 @dataclass(frozen=True, eq=False)
 class SelectedNVAE:
-    """The NVAE that figures of a single model show: its row, and its title with why it was selected."""
+    """The NVAE that figures of a single model show."""
 
     row: RowResults
-    reason: str
+    reason: str  # its title, with why it was selected
 
 
 def select_nvae(rows: Sequence[RowResults]) -> SelectedNVAE | None:

@@ -4,20 +4,11 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from open_nvib.report.measures import (
-    MAIN,
-    NOT_MEASURED,
-    TEXT_EXACT,
-    Measure,
-    mean_and_deviation,
-    write_number,
-)
+from open_nvib.report.measures import MAIN, NOT_MEASURED, TEXT_EXACT, Measure, mean_and_deviation, write_number
 from open_nvib.report.results import Results, RowResults, SelectedNVAE
 
-MARK = " ◂"
-"""After the title of the NVAE that figures of a single model show."""
-_TWO_DECIMALS = Measure("", lambda _: None)
-"""How the paper's numbers are written, and rises of BLEU."""
+MARK = " ◂"  # after the title of the NVAE that figures of a single model show
+_TWO_DECIMALS = Measure("", lambda _: None)  # how the paper's numbers are written, and rises of BLEU
 
 
 @dataclass(frozen=True)
@@ -72,7 +63,6 @@ VALIDATION = {
 
 
 def validation_table(validation: Mapping[str, float | None]) -> Table | None:
-    """Make the table of what training measured on validation data."""
     lines = [
         (title, write_number(scale * value, decimals))
         for name, (title, decimals, scale) in VALIDATION.items()
@@ -88,7 +78,6 @@ def real_text(results: Results, measure: Measure) -> str:
 
 
 def _measured(results: Results, columns: Sequence[Measure]) -> list[RowResults]:
-    """List the rows in which one of the columns was measured."""
     return [row for row in results.rows if any(row.values(column.read) for column in columns)]
 
 

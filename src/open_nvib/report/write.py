@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from open_nvib.experiments.experiment import load_experiment
 from open_nvib.report import html
 from open_nvib.report.figures import style
 from open_nvib.report.pages import GENERATED, Report, experiment_report, run_report
@@ -36,24 +37,21 @@ def report_on(path: str | Path, *, output: str | Path | None = None, cells: str 
         if value == "":
             raise InputError(f"{name} is empty, expected the name of a directory. Give one, or leave the option out.")
     path = Path(path).expanduser()
-    if os.path.isdir(path):  # which is False, not an error, for a name that is too long
-        complete_replacement(path)
-        if not is_run(path):
-            raise InputError(
-                f"{path}: this is not a run of open_nvib. Give an experiment's YAML file, or a directory that `nvib "
-                f"train` wrote."
-            )
-        if cells is not None:
-            raise InputError(f"{path}: --cells is for an experiment, and this is a run. Leave it out.")
-        return write_run_report(path, output)
-    if not os.path.exists(path):
+    if not os.path.exists(path):  # which is False, not an error, for a name that is too long
         raise InputError(f"{path}: there is no such file, expected an experiment's YAML or a run directory.")
-    from open_nvib.experiments.experiment import load_experiment
-
-    experiment = load_experiment(path)
-    folder = experiment.output if cells is None else cells
-    results = read_results(experiment, folder, evaluation=experiment.evaluate.name)
-    return write_report(results, experiment.output / "report" if output is None else output)
+    if not path.is_dir():
+        experiment = load_experiment(path)
+        results = read_results(experiment, cells or experiment.output, evaluation=experiment.evaluate.name)
+        return write_report(results, output or experiment.output / "report")
+    complete_replacement(path)
+    if not is_run(path):
+        raise InputError(
+            f"{path}: this is not a run of open_nvib. Give an experiment's YAML file, or a directory that `nvib train` "
+            f"wrote."
+        )
+    if cells is not None:
+        raise InputError(f"{path}: --cells is for an experiment, and this is a run. Leave it out.")
+    return write_run_report(path, output)
 
 
 def write_report(results: Results, output: str | Path) -> WrittenReport:

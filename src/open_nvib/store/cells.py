@@ -15,27 +15,19 @@ from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import EvaluateConfig
 
 RESULT = "result.json"
-LARGEST_BYTES = 200_000
-"""Size of a result above which exporting it, to be committed, is worth a remark."""
+LARGEST_BYTES = 200_000  # size of a result above which exporting it, to be committed, is worth a remark
 
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """The end of training.
-
-    Attributes:
-        step: the last one.
-        validation: the metrics on validation data.
-        rise: by how much BLEU on validation data rose over the last quarter of the steps; None if not evaluated then.
-    """
+    """The end of training: its last step, and the metrics on validation data there."""
 
     step: int = 0
     validation: dict[str, float | None] = field(default_factory=dict)
-    rise: float | None = None
+    rise: float | None = None  # of BLEU on validation data over the last quarter of the steps, if evaluated then
 
     @staticmethod
     def of(run: Path) -> "TrainingResult":
-        """Read the end of the training of a run."""
         metrics = read_metrics(run)
         bleu = {entry.step: entry.values["eval_bleu"] for entry in read_log(run) if "eval_bleu" in entry.values}
         before = [value for step, value in bleu.items() if step <= 0.75 * metrics.step]
@@ -45,26 +37,16 @@ class TrainingResult:
 
 @dataclass(frozen=True)
 class CellResult:
-    """The results of a row with one seed: the content of `result.json`.
-
-    Attributes:
-        row: name of the row.
-        seed: the training seed.
-        label: what a report calls the row.
-        paper: the row of the paper's table to print beside it, if the paper has it.
-        seconds: that training and evaluation took, interrupted attempts included.
-        evaluations: by name, such as "validation-causal".
-        path: where it was read from; None for a result to be written.
-    """
+    """The results of a row with one seed: the content of `result.json`."""
 
     row: str
     seed: int
-    evaluations: dict[str, Evaluation]
-    label: str = ""
-    paper: str = ""
+    evaluations: dict[str, Evaluation]  # by name, such as "validation-causal"
+    label: str = ""  # what a report calls the row
+    paper: str = ""  # the row of the paper's table to print beside it, if the paper has it
     train: TrainingResult = field(default_factory=TrainingResult)
-    seconds: dict[str, float] = field(default_factory=dict)
-    path: Path | None = field(default=None, metadata=OPTIONAL)
+    seconds: dict[str, float] = field(default_factory=dict)  # of training and evaluation, with interrupted attempts
+    path: Path | None = field(default=None, metadata=OPTIONAL)  # where it was read from
 
     @property
     def export_name(self) -> str:
@@ -84,28 +66,17 @@ class CellSettings:
 
 @dataclass(frozen=True)
 class CellState:
-    """State of a cell: the content of `cell.json`.
+    """State of a cell: the content of `cell.json`."""
 
-    Attributes:
-        state: running, done or failed. That of a killed process stays at running.
-        reason: why it failed, in one line.
-        phase: what it is doing, or was doing when it stopped.
-        host: where it runs or ran.
-        pid: the process that runs the cell on that host; None if none does.
-        started: when it was first started.
-        finished: when it was done, or failed.
-        seconds: that training and evaluation have taken in all, interrupted attempts included.
-    """
-
-    state: Literal["running", "done", "failed"]
+    state: Literal["running", "done", "failed"]  # that of a killed process stays at running
     settings: CellSettings
-    reason: str | None = None
-    phase: Phase | None = None
-    host: str = ""
-    pid: Annotated[int, Meta(gt=0, lt=2**31)] | None = None
-    started: str = ""
-    finished: str | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
+    reason: str | None = None  # why it failed, in one line
+    phase: Phase | None = None  # what it is doing, or was doing when it stopped
+    host: str = ""  # where it runs or ran
+    pid: Annotated[int, Meta(gt=0, lt=2**31)] | None = None  # the process that runs the cell on that host, if one does
+    started: str = ""  # when it was first started
+    finished: str | None = None  # when it was done, or failed
+    seconds: dict[str, float] = field(default_factory=dict)  # of training and evaluation, with interrupted attempts
 
 
 def read_cell(file: Path) -> CellResult:

@@ -12,8 +12,7 @@ from open_nvib.store.files import OPTIONAL
 from open_nvib.store.settings import TrainConfig
 from open_nvib.store.task_settings import PARTS, EvaluateConfig, Part, Recipe
 
-CAUSAL, COPYING = "causal", "autoencoder"
-"""Scorers: a language model, and one that sees the sentence that it scores."""
+CAUSAL, COPYING = "causal", "autoencoder"  # scorers: a language model, and one that sees the sentence that it scores
 
 
 def split_name(name: str) -> tuple[str, str]:
@@ -84,12 +83,7 @@ class Reconstruction:
 class RealText:
     """Real sentences, measured as the samples of a model are: what a perfect generator would reach.
 
-    Attributes:
-        forward_perplexity: of held-out text under a scorer of the training text.
-        reverse_perplexity: of held-out text under a scorer of as many training sentences as there are samples.
-        word_perplexity: of held-out text under the judge, by word; None without one.
-        distinct, self_bleu: of as many training sentences as there are samples.
-        lengths: entry k is the number of training sentences of k tokens.
+    The perplexities are of held-out text; the other numbers of training sentences, as many as there are samples.
     """
 
     forward_perplexity: float | None = None
@@ -97,7 +91,7 @@ class RealText:
     reverse_perplexity: float | None = None
     distinct: dict[int, float | None] = field(default_factory=dict)
     self_bleu: float | None = None
-    lengths: tuple[int, ...] = ()
+    lengths: tuple[int, ...] = ()  # of all training sentences
 
 
 @dataclass(frozen=True)
@@ -129,8 +123,7 @@ class Generation:
     learned: "Generation | None" = None
 
 
-WORSE_NLL = 0.1
-"""Nats per token by which decoding from the mean must be worse than from a sample to be worth a warning."""
+WORSE_NLL = 0.1  # nats per token by which decoding from the mean must be worse than from a sample to be worth a warning
 
 
 @dataclass(frozen=True)
@@ -198,43 +191,30 @@ class Interpolation:
 class AtShare:
     """One model at a fixed share of vectors.
 
-    Attributes:
-        kept: ν, the mean over texts of the vectors for each token.
-        cross_entropy: per token, in nats.
-        any_offset: share of texts that are exact at any of the offsets that a search tries, with the number fixed and
-            all vectors of one size: the gain from trying offsets alone.
+    `any_offset` is the gain from trying offsets alone: the share of texts that are exact at any of the offsets that a
+    search tries, with the number fixed and all vectors of one size.
     """
 
     share: float
-    kept: float
+    kept: float  # ν, the mean over texts of the vectors for each token
     bleu: float | None = None
     exact: float | None = None
-    cross_entropy: float | None = None
+    cross_entropy: float | None = None  # per token, in nats
     any_offset: float | None = None
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """One model with a number of vectors that is chosen for each text.
+    """One model with a number of vectors that is chosen for each text."""
 
-    Attributes:
-        kept: ν, the mean over texts of the vectors for each token.
-        vectors: mean number.
-        exact: share of texts that greedy decoding returns token for token.
-        verified: share of texts that are known to be exact without decoding them.
-        tries: mean number of tries.
-        sd: standard deviation of the number among texts of one length.
-        correlation: with the fewest vectors of a text, among texts of one length.
-    """
-
-    kept: float
-    vectors: float
+    kept: float  # ν, the mean over texts of the vectors for each token
+    vectors: float  # mean number
     bleu: float | None = None
-    exact: float | None = None
-    verified: float | None = None
-    tries: float | None = None
-    sd: float | None = None
-    correlation: float | None = None
+    exact: float | None = None  # share of texts that greedy decoding returns token for token
+    verified: float | None = None  # share of texts that are known to be exact without decoding them
+    tries: float | None = None  # mean number
+    sd: float | None = None  # of the number, among texts of one length
+    correlation: float | None = None  # with the fewest vectors of a text, among texts of one length
     by_length: tuple[KeptAtLength, ...] = ()
 
 
@@ -251,20 +231,16 @@ class NumberExample:
 class NumberOfVectors:
     """One model with several numbers of vectors, on texts of one partition.
 
-    Attributes:
-        fewest: the smallest number with which a search found each text exact.
-        auto: the number of the quick decision.
-        agreement: correlation of the fewest vectors under two disjoint sets of offsets, among texts of one length: a
-            reliability estimate.
-        examples: pairs of one length, the text that needs fewest vectors and the text that needs most.
+    `agreement`, a reliability estimate, is the correlation of the fewest vectors under two disjoint sets of offsets,
+    among texts of one length.
     """
 
     sentences: int
     shares: tuple[AtShare, ...]
-    fewest: Chosen
-    auto: Chosen
+    fewest: Chosen  # the smallest number with which a search found each text exact
+    auto: Chosen  # the number of the quick decision
     agreement: float | None = None
-    examples: tuple[NumberExample, ...] = ()
+    examples: tuple[NumberExample, ...] = ()  # pairs of one length: the text that needs fewest vectors, and most
 
 
 @dataclass(frozen=True)
@@ -308,7 +284,6 @@ class Evaluation:
 
     @property
     def measured(self) -> dict[Part, Any]:
-        """The parts that were measured."""
         return {part: value for part in PARTS if (value := getattr(self, part)) is not None}
 
 

@@ -37,10 +37,8 @@ class OutsideTraining(UserWarning):
 T = TypeVar("T")
 
 PARTIAL = ".partial"
-LONGEST_REASON = 200
-"""Characters of another library's message that are quoted in an error."""
-OPTIONAL = {"optional": True}
-"""Metadata of a dataclass field that `as_builtins` leaves out where it is None or empty."""
+LONGEST_REASON = 200  # characters of another library's message that are quoted in an error
+OPTIONAL = {"optional": True}  # metadata of a dataclass field that `as_builtins` leaves out where it is None or empty
 
 
 def as_builtins(value: Any) -> Any:
@@ -181,7 +179,6 @@ def is_running(pid: int) -> bool:
 
 
 def digest_of_file(path: Path) -> str:
-    """Return the SHA-256 of a file, in hexadecimal."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -239,7 +236,6 @@ def find_config(name: str, *folders: Path, where: str = "--config") -> Path:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read a YAML file that holds a mapping."""
     try:
         content = load_yaml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -363,28 +359,22 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
+@dataclass(frozen=True)
 class ResultCache:
     """Results of steps, kept in a directory: a file for each step and each set of inputs.
 
     Processes may share the directory: one computes a step, the others wait for its result.
-
-    Args:
-        directory: where results are written.
-        say: is told the name of each step that is computed.
-        others: directories to read from as well; they need not be writable.
     """
 
-    def __init__(self, directory: Path, say: Callable[[str], None], *, others: Sequence[Path] = ()) -> None:
-        self.directory, self.say, self.others = directory, say, others
+    directory: Path
+    say: Callable[[str], None]  # is told the name of each step that is computed
+    others: Sequence[Path] = ()  # directories to read from as well; they need not be writable
 
     def run(self, name: str, inputs: Any, compute: Callable[[], T], kind: Any) -> T:
         """Return the result of a step: from disk if it was computed from the same inputs, else computed now.
 
-        Args:
-            name: of the step.
-            inputs: all that the result depends on, in what `as_builtins` takes.
-            compute: computes the result.
-            kind: type of the result, such as a dataclass or `list[int]`, which a file is read as.
+        The inputs are all that the result depends on, in what `as_builtins` takes. A file is read as `kind`, the type
+        of the result, such as a dataclass or `list[int]`.
         """
         file = f"{name}-{digest(inputs)}.json"
         for directory in (self.directory, *self.others):
@@ -397,7 +387,7 @@ class ResultCache:
                 self.say(name)
                 result = as_builtins(compute())
                 write_json(path, {"digest": digest(result), "result": result})
-                known = msgspec.convert(result, kind, str_keys=True)
+                known = from_builtins(result, kind)
         return known
 
 
@@ -405,7 +395,6 @@ def _read_result(path: Path, kind: Any) -> Any:
     """Read the result of a finished step; None if there is none, or if its file is damaged."""
     try:
         found = json.loads(read_stored(path).decode())
-        intact = digest(found["result"]) == found["digest"]
-        return msgspec.convert(found["result"], kind, str_keys=True) if intact else None
+        return from_builtins(found["result"], kind) if digest(found["result"]) == found["digest"] else None
     except (OSError, ValueError, RecursionError, LookupError, TypeError):
         return None

@@ -29,10 +29,8 @@ FOR_TRANSFORMERS = ("config.json", "generation_config.json", "tokenizer.json", "
 OF_A_RUN = (CONFIG, files.MANIFEST, LENGTHS, LOG, CHECKPOINTS, MODEL, NUMBERS, TOKENIZER, *FOR_TRANSFORMERS, METRICS)
 """The files of a run, in the order in which those of a replacement are moved."""
 TRAINING_LOCK = ".training.lock"
-REPLACEMENT = ".replacement"
-"""Folder of a run in which another run that is to replace it is trained."""
-MOST_TOKENS = 2**24
-"""Length of a text above which no model has positions."""
+REPLACEMENT = ".replacement"  # folder of a run in which another run that is to replace it is trained
+MOST_TOKENS = 2**24  # length of a text above which no model has positions
 
 RESTORE = "Restore it from a copy, or train the run again with `nvib train --overwrite`."
 TRAIN_AGAIN = "Move it away and run the `nvib train` command of the run again, which writes it anew."
@@ -71,15 +69,9 @@ def read_config(run: Path) -> TrainConfig:
 
 @dataclass(frozen=True)
 class Lengths:
-    """How long the sentences are that a run was trained on.
+    """How long the sentences are that a run was trained on; `partition` and `recipe` are those of the prepared data."""
 
-    Attributes:
-        lengths: entry k is the number of sentences of k tokens.
-        partition: of the prepared data.
-        recipe: of the prepared data.
-    """
-
-    lengths: list[int]
+    lengths: list[int]  # entry k is the number of sentences of k tokens
     partition: str = ""
     recipe: Recipe | None = None
 
@@ -98,13 +90,9 @@ def read_lengths(run: Path) -> Lengths:
 
 @dataclass(frozen=True)
 class Numbers:
-    """How many vectors sentences of each length need, of a model that takes any number.
+    """How many vectors sentences of each length need, of a model that takes any number."""
 
-    Attributes:
-        counts: for each length in tokens and number of vectors that occur together, how many sentences have them.
-    """
-
-    counts: tuple[tuple[int, int, int], ...]
+    counts: tuple[tuple[int, int, int], ...]  # tokens, vectors, and how many sentences have that many of both
 
     def __post_init__(self) -> None:
         numbers = [number for entry in self.counts for number in entry]
@@ -174,17 +162,11 @@ def cut_log(run: Path, step: int) -> None:
 
 @dataclass(frozen=True)
 class RunMetrics:
-    """What training and evaluations measured.
+    """What training measured on validation data at its end, and what `nvib evaluate` found."""
 
-    Attributes:
-        step: the last step of training.
-        validation: metrics on validation data at the end of training; empty until then.
-        evaluations: what `nvib evaluate` found, by name, such as "validation-causal".
-    """
-
-    step: int = 0
+    step: int = 0  # the last one of training
     validation: dict[str, float | None] = field(default_factory=dict, metadata=files.OPTIONAL)
-    evaluations: dict[str, Evaluation] = field(default_factory=dict, metadata=files.OPTIONAL)
+    evaluations: dict[str, Evaluation] = field(default_factory=dict, metadata=files.OPTIONAL)  # by name
 
 
 def read_metrics(run: Path) -> RunMetrics:
@@ -332,7 +314,6 @@ def training_lock(directory: Path) -> Iterator[None]:
 
 
 def checkpoints(directory: Path) -> list[Path]:
-    """List checkpoints by step, the newest first."""
     found = [path for path in directory.glob("checkpoint-*") if re.fullmatch(r"checkpoint-\d+", path.name)]
     return sorted(found, key=step_of, reverse=True)
 

@@ -10,12 +10,10 @@ from open_nvib.store.files import InputError, as_mapping, in_one_line, shown, su
 
 T = TypeVar("T")
 
-LARGEST_SEED = 2**32 - 1
-"""Every generator of random numbers takes seeds up to this."""
+LARGEST_SEED = 2**32 - 1  # every generator of random numbers takes seeds up to this
 
 
-MOST = 2**31 - 1
-"""Default upper bound of integer settings."""
+MOST = 2**31 - 1  # default upper bound of integer settings
 BOUNDS: dict[str, tuple[float, float]] = {
     # The model
     **dict.fromkeys(("d_model", "latent_size", "ffn_size", "max_positions"), (1, 2**24)),
@@ -81,8 +79,7 @@ USED_BY: dict[str, tuple[BottleneckKind, ...]] = {
 SIZES = ("d_model", "latent_size", "encoder_layers", "decoder_layers", "heads", "ffn_size")
 PRETRAINED_OPTIONS = (*SIZES, "positions", "max_positions", "tie_word_embeddings")
 """Options that a pretrained model decides."""
-GATE_OPTIONS = ("gate_share", "gate_pooling")
-"""Options of a model whose `alpha_activation` is gate."""
+GATE_OPTIONS = ("gate_share", "gate_pooling")  # options of a model whose `alpha_activation` is gate
 
 
 @dataclass(frozen=True)

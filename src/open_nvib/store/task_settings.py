@@ -191,7 +191,6 @@ class DemoConfig:
 
     @property
     def directory(self) -> Path:
-        """Where everything is written."""
         if self.output is not None:
             return Path(self.output).expanduser()
         return Path("demo" if self.data == "enwik8" else f"demo-{Path(self.data).stem or 'text'}")
@@ -199,15 +198,10 @@ class DemoConfig:
 
 @dataclass(frozen=True)
 class Recipe:
-    """What prepared data was made from and how: equal recipes make equal data.
+    """What prepared data was made from and how: equal recipes make equal data."""
 
-    Attributes:
-        source: what identifies the text: its name, and digests of its files.
-        config: the settings of `PrepareConfig` that decide the result, and digests of a local tokenizer's files.
-    """
-
-    source: dict[str, Any]
-    config: dict[str, Any]
+    source: dict[str, Any]  # what identifies the text: its name, and digests of its files
+    config: dict[str, Any]  # the settings that decide the result, and digests of a local tokenizer's files
 
     @property
     def settings(self) -> dict[str, Any]:

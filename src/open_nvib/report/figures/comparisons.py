@@ -18,8 +18,7 @@ from open_nvib.report.results import FAMILIES, Results, RowResults, SelectedNVAE
 from open_nvib.store.evaluations import AtShare, Chosen
 from open_nvib.text.drawing import INK, MUTED, PAPER
 
-MOST_LABELS = 18
-"""Rows above which points are not labelled: a reader points at them instead."""
+MOST_LABELS = 18  # rows above which points are not labelled: a reader points at them instead
 AXES = {
     BLEU: "reconstruction BLEU",
     KEPT: "ν, share of vectors kept",
@@ -36,27 +35,25 @@ OF_NUMBERS = {"bleu": (AXES[BLEU], 1.0), "exact": ("exact (%)", 100.0)}
 """Title and scale of what is drawn of different numbers of vectors."""
 CHOSEN = {"fewest": ("*", 12.0, "fewest"), "auto": ("D", 7.0, "auto")}
 """Marker, size and name of numbers of vectors that are chosen for each text."""
-LINES = ("-", "--", ":", "-.")
-"""Of one model after the other."""
-Point = tuple[float, float]
-"""Both numbers of a cell, across and up."""
+LINES = ("-", "--", ":", "-.")  # of one model after the other
+Point = tuple[float, float]  # both numbers of a cell, across and up
 
 
 def draw_points(
     results: Results, selected: SelectedNVAE | None, panels: Sequence[tuple[Measure, Measure]]
 ) -> str | None:
     """Draw a panel for each pair of measures (across, up); None where no cell has both of one."""
-    points = [[_points(row, x, y) for row in results.rows] for x, y in panels]
-    if not any(there for rows in points for there in rows):
+    found = [[(row, there) for row in results.rows if (there := _points(row, x, y))] for x, y in panels]
+    if not any(found):
         return None
     tips: dict[str, str] = {}
     with style():
         figure, grid = canvas(3.7, columns=len(panels), width=7.2 if len(panels) > 1 else 5.2, squeeze=False)
-        for index, (x, y) in enumerate(panels):
-            axes = grid[0, index]
-            _fit(axes, "x", results, x, [point[0] for there in points[index] for point in there.values()])
-            _fit(axes, "y", results, y, [point[1] for there in points[index] for point in there.values()])
-            for row, there in zip(results.rows, points[index], strict=True):
+        for index, ((x, y), rows) in enumerate(zip(panels, found, strict=True)):
+            axes, points = grid[0, index], [point for _, there in rows for point in there.values()]
+            _fit(axes, "x", results, x, [across for across, _ in points])
+            _fit(axes, "y", results, y, [up for _, up in points])
+            for row, there in rows:
                 look = look_of(row.family)
                 for seed, (across, up) in there.items():
                     tip = f"cell-{index}-{row.name}-{seed}"
@@ -67,14 +64,10 @@ def draw_points(
                     edge: Any = {"markeredgecolor": PAPER, "markeredgewidth": 0.7}
                     axes.plot([across], [up], look.marker, color=look.colour, alpha=0.9, gid=tip, **edge)
             if len(results.rows) <= MOST_LABELS:
-                labels = [
-                    (results.short_titles[row.name], sorted(there.values())[len(there) // 2])  # the middle seed
-                    for row, there in zip(results.rows, points[index], strict=True)
-                    if there
-                ]
-                place_labels(figure, axes, labels, [point for there in points[index] for point in there.values()])
-        rows = [row for row, *there in zip(results.rows, *points, strict=True) if any(there)]
-        _legend(figure, rows, selected, real=any(measure.real for panel in panels for measure in panel))
+                middle = [(row, sorted(there.values())[len(there) // 2]) for row, there in rows]  # of the seeds
+                place_labels(figure, axes, [(results.short_titles[row.name], point) for row, point in middle], points)
+        shown = [row for rows in found for row, _ in rows]
+        _legend(figure, shown, selected, real=any(measure.real for panel in panels for measure in panel))
         return to_svg(figure, tips)
 
 

@@ -21,10 +21,8 @@ from open_nvib.text.drawing import BLUE, GREEN, LINE, MUTED, ORANGE, PALETTE, PA
 if TYPE_CHECKING:  # it imports datasets
     from open_nvib.text.data import Prepared
 
-Model = tuple[str, str, Sequence[Evaluation]]
-"""Title, family, and the evaluation of each seed."""
-STRIDE = 0.5
-"""Of the baseline beside which the paper draws its model: every second vector is dropped."""
+Model = tuple[str, str, Sequence[Evaluation]]  # title, family, and the evaluation of each seed
+STRIDE = 0.5  # of the baseline beside which the paper draws its model: every second vector is dropped
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,11 +105,9 @@ def _draw_kept(axes: Axes, kept: KeptByLength, *, family: str, name: str, learne
 
 MOST_PANELS = 16
 PANELS_IN_A_LINE = 4
-SHARE_SHOWN = 0.999
-"""Of the samples, the share that the axis reaches; the rest is a long thin tail."""
+SHARE_SHOWN = 0.999  # of the samples, the share that the axis reaches; the rest is a long thin tail
 SHARE_OF_DATA_SHOWN = 0.995
-HATCHES = ("", "//", "..", "xx", "\\\\", "++")
-"""Of one partition after the other."""
+HATCHES = ("", "//", "..", "xx", "\\\\", "++")  # of one partition after the other
 
 
 def sample_lengths(evaluations: Sequence[Evaluation]) -> tuple[np.ndarray, np.ndarray] | None:
