@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from open_nvib._checks import check
-from open_nvib._tensors import BatchRecord, at_least_float32, in_transform, without_autocast
-from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib._tensors import BatchRecord, at_least_float32, check, in_transform, without_autocast
+from open_nvib.process import GaussianMixture, ImpulseMixture
 
 LOG_RATIO_MAX = 80.0
 """Largest log(σ²/√d): its exp and the reciprocal of that are finite in float32. Beyond it, a component returns the

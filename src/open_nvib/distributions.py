@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from open_nvib._checks import check
-from open_nvib._tensors import at_least_float32, can_read, uniform_like, widen
+from open_nvib._tensors import at_least_float32, can_read, check, uniform_like, widen
 
 Method = Literal["paper", "implicit"]
 METHODS: tuple[str, ...] = get_args(Method)

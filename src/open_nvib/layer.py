@@ -9,21 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from open_nvib._checks import check
 from open_nvib._deprecation import warn_renamed
-from open_nvib._tensors import Hidden, PerToken, TokenMask, at_least_float32, unchecked
+from open_nvib._tensors import Hidden, PerToken, TokenMask, at_least_float32, check, unchecked
 from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
-from open_nvib.merging import (
-    Cuts,
-    MergedTokens,
-    PerText,
-    VectorRequest,
-    component_of_token,
-    find_cuts,
-    first_of_group,
-    merge_groups,
-    merge_tokens,
-)
+from open_nvib.merging import PerText, TokenSplit, VectorRequest, find_cuts, split_groups, split_tokens
 from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior, vectors_at
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
@@ -223,8 +212,8 @@ class NVIB(nn.Module):
         if self.has_gates and self.gate_pooling:
             hidden = pool_dropped(gates, hidden, mask)
         if self.keep_share is not None:
-            merged = self._merge(alpha, hidden, request)
-            alpha, hidden = merged.alpha, merged.hidden
+            merged = self._split(alpha, request).merge(hidden)
+            alpha, hidden = merged.alpha.to(dtype), merged.hidden
 
         # The Gaussian of each component, and the prior's component as the last.
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
@@ -268,9 +257,7 @@ class NVIB(nn.Module):
         gates = self._activate(self._scores(hidden, gate_shift), mask, request)
         alpha = self._counts(gates)
         if self.keep_share is not None:
-            if request.groups is not None:
-                return first_of_group(alpha, request.groups)
-            return component_of_token(alpha, self._cuts(alpha, request), max_joined_remainder=MAX_JOINED_REMAINDER)
+            return self._split(alpha, request).component_of_token()
         if self.has_gates and self.gate_pooling:
             return component_of_gates(gates, mask)
         positions = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
@@ -292,15 +279,14 @@ class NVIB(nn.Module):
             )
         return VectorRequest() if request is None else request
 
-    def _merge(self, alpha: Tensor, hidden: Tensor, request: VectorRequest) -> MergedTokens:
+    def _split(self, alpha: Tensor, request: VectorRequest) -> TokenSplit:
+        """Assign the tokens of a layer with `keep_share` to components."""
         if request.groups is not None:
-            return merge_groups(alpha, hidden, request.groups)
-        return merge_tokens(alpha, hidden, self._cuts(alpha, request), max_joined_remainder=MAX_JOINED_REMAINDER)
-
-    def _cuts(self, alpha: Tensor, request: VectorRequest) -> Cuts:
-        """Find where to cut the pseudo-counts."""
+            check("NVIB", alpha=(alpha, "batch n"), groups=(request.groups, "int batch n"))
+            return split_groups(alpha, request.groups)
         _check_request(alpha, request)
-        return find_cuts(alpha, request, unit=self.delta, share=self._built_with("keep_share"))
+        cuts = find_cuts(alpha, request, unit=self.delta, share=self._built_with("keep_share"))
+        return split_tokens(alpha, cuts, max_joined_remainder=MAX_JOINED_REMAINDER)
 
     def _scores(self, hidden: Tensor, gate_shift: PerText) -> Tensor:
         """Compute what the activation turns into α: a projection of each token, (batch, n)."""

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib._checks import check
+from open_nvib._tensors import check
 from open_nvib.attention import DenoisingAttention
 from open_nvib.process import Posterior
 

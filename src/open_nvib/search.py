@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from open_nvib._checks import check
-from open_nvib._tensors import BatchRecord, unchecked
+from open_nvib._tensors import BatchRecord, check, unchecked
 
 ShareDistribution = Literal["log_uniform", "uniform", "divisors"]
 SHARE_DISTRIBUTIONS: tuple[str, ...] = get_args(ShareDistribution)

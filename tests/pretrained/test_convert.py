@@ -48,7 +48,7 @@ from open_nvib.store.files import InputError
 
 @pytest.fixture(autouse=True)
 def _short_generation(monkeypatch):
-    monkeypatch.setattr("open_nvib.pretrained.calibration.MAX_NEW_TOKENS", 9)
+    monkeypatch.setattr("open_nvib.pretrained.convert.MAX_NEW_TOKENS", 9)
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -14,11 +14,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from open_nvib._checks import check
-from open_nvib._tensors import TensorRecord, at_least_float32, unchecked, widen
+from open_nvib._tensors import TensorRecord, at_least_float32, check, unchecked, widen
 from open_nvib.layer import LOG_SIGMA_MIN
-from open_nvib.mixtures import GaussianMixture
-from open_nvib.process import ConditionalBDP, Posterior
+from open_nvib.process import ConditionalBDP, GaussianMixture, Posterior
 
 LOG_ALPHA_MAX = 60.0
 """Largest log α of a posterior, so that sums of α are finite in float32. The mean uses log α and has no such bound."""

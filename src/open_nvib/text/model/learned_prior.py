@@ -19,15 +19,13 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from open_nvib._checks import check
-from open_nvib._tensors import widen
+from open_nvib._tensors import check, widen
 from open_nvib.merging import VectorRequest
-from open_nvib.mixtures import ImpulseMixture
+from open_nvib.process import ImpulseMixture
 from open_nvib.store.files import as_builtins, damaged, write_bytes
 from open_nvib.store.runs import Numbers
 from open_nvib.text.model.autoencoder import TextAutoencoder
-from open_nvib.text.model.batches import Texts
-from open_nvib.text.model.decoding import encode_batches
+from open_nvib.text.model.decoding import Texts, encode_batches
 from open_nvib.text.model.vector_count import vectors_at
 
 RIDGES = (10.0, 100.0, 1000.0, 10_000.0)

@@ -17,8 +17,15 @@ from open_nvib.store.files import seal, writing_to
 from open_nvib.store.runs import LogEntry, append_log, read_log
 from open_nvib.store.settings import LossSettings
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
-from open_nvib.text.model.batches import Collator, LengthGroupedSampler
-from open_nvib.text.model.decoding import LOSS_PARTS, evaluate_losses, reading, reconstruct_ids, score_reconstruction
+from open_nvib.text.model.decoding import (
+    LOSS_PARTS,
+    Collator,
+    LengthGroupedSampler,
+    evaluate_losses,
+    reading,
+    reconstruct_ids,
+    score_reconstruction,
+)
 
 COLLAPSED_KL = 0.05
 """KL, as it is in the loss, below which the latent may have collapsed."""
