@@ -22,6 +22,9 @@ cache."""
 BLOCK_ELEMENTS_ELSEWHERE = 2**25
 MIN_BLOCK_QUERIES = 32
 
+ALL = slice(None)
+"""All heads."""
+
 ALIGNMENT = 8
 """Feature sizes are padded to a multiple of this, which fused kernels on accelerators need."""
 
@@ -219,16 +222,15 @@ class DenoisingAttention(nn.Module):
         """Compute the weight of each vector or component in each result, all at once, for inspection."""
         q, memory = self._prepare(query, mixture)
         if isinstance(memory, ProjectedImpulses):
-            return biased_weights(q, memory.keys, scale=self.d**-0.5)
-        everything = slice(0, self.heads)
+            return (_biased_queries(q, self.d**-0.5) @ memory.keys.mT).softmax(-1)
         with without_autocast(memory.r):
             q = q.to(memory.r.dtype)
-            return self._gaussian_weights(q, self._latent_queries(q, everything), everything, memory)
+            return self._gaussian_weights(q, self._latent_queries(q, ALL), ALL, memory)
 
     def latent_queries(self, query: Float[Tensor, "batch queries size"]) -> Float[Tensor, "batch heads queries p"]:
         """Compute u = u′ W^Q (W^K)ᵀ of each head: the queries as denoising attention sees them, in the space of Z."""
         q = self._queries(query)
-        return self._latent_queries(q, slice(0, self.heads)).unflatten(1, q.shape[1:3])
+        return self._latent_queries(q, ALL).unflatten(1, q.shape[1:3])
 
     def project(self, mixture: Mixture) -> Projected:
         """Compute everything that does not depend on the query: project once, attend many times."""
@@ -266,7 +268,7 @@ class DenoisingAttention(nn.Module):
         # u = q (W^K)ᵀ is linear in q, so a factor on q is one on u, and ‖u‖² = q (W^K)ᵀ W^K qᵀ needs no u.
         with without_autocast(q):
             wide = q.to(at_least_float32(q.dtype))
-            keys = self._head_weights(self.to_key, slice(0, self.heads), wide.dtype)
+            keys = self._head_weights(self.to_key, ALL, wide.dtype)
             squared_norm = ((wide @ (keys @ keys.mT)) * wide).sum(-1, keepdim=True)
             squared_bound = self.p * self.d**0.5
             return (wide * (squared_bound / (squared_bound + squared_norm.clamp(min=0.0))).sqrt()).to(q.dtype)
@@ -374,11 +376,6 @@ def attend_biased(
         q_k_v = (x.to(biased_keys.dtype) for x in (biased, biased_keys, padded_values))
         attended = F.scaled_dot_product_attention(*q_k_v, attn_mask=mask.unsqueeze(1), scale=1.0)
     return attended[..., : q.shape[-1]].view(q.shape)
-
-
-def biased_weights(q: Tensor, biased_keys: Tensor, *, scale: float) -> Tensor:
-    """Compute softmaxᵢ(scale·q·kᵢ + biasᵢ), (…, queries, n): the weights of the values in `attend_biased`."""
-    return (_biased_queries(q, scale) @ biased_keys.mT).softmax(-1)
 
 
 def _biased_queries(q: Tensor, scale: float) -> Tensor:

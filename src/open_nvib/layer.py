@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from open_nvib._deprecation import warn_renamed
-from open_nvib._tensors import Hidden, PerToken, TokenMask, at_least_float32, check, unchecked
+from open_nvib._tensors import Generator, Hidden, PerToken, TokenMask, at_least_float32, check, unchecked
 from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
 from open_nvib.merging import PerText, TokenSplit, VectorRequest, find_cuts, split_groups, split_tokens
 from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior, vectors_at
@@ -182,7 +182,7 @@ class NVIB(nn.Module):
         *,
         gate_noise: bool = False,
         gate_shift: PerText = 0.0,
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
         **old: Any,
     ) -> Posterior:
         """Compute the posterior of n + 1 components.
@@ -217,20 +217,7 @@ class NVIB(nn.Module):
 
         # The Gaussian of each component, and the prior's component as the last.
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
-        batch = len(hidden)
-
-        def with_prior(tokens: Tensor, prior: Tensor) -> Tensor:
-            last = prior.to(tokens.dtype).expand(batch, 1, *tokens.shape[2:])
-            return torch.cat([tokens, last], 1)
-
-        return unchecked(
-            Posterior,
-            alpha=with_prior(alpha, self.alpha0_p),
-            mu=with_prior(self.to_mu(hidden).to(dtype), self.prior_mu),
-            log_sigma=with_prior(log_sigma, self.prior_log_sigma),
-            mask=F.pad(mask, (0, 1), value=True),
-            prior=self.prior,
-        )
+        return self.prior.posterior(alpha, self.to_mu(hidden).to(dtype), log_sigma, mask)
 
     def gate_logits(self, hidden: Hidden, mask: TokenMask | None = None) -> PerToken:
         """Compute the logit of each token's gate, for a layer with gates: see `open_nvib.gates.open_probability`."""

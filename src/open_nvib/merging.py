@@ -74,25 +74,18 @@ class MergedTokens(BatchRecord):
 
 @dataclass(frozen=True)
 class TokenSplit:
-    """Assignment of tokens to components. A token lies in one component, or is cut and lies in two adjacent ones.
+    """Assignment of tokens to components. A token lies in one component, or is cut and lies in two adjacent ones."""
 
-    Args:
-        counts: pseudo-counts of the tokens, in units of a full component.
-        first: position of the component in which the token begins.
-        last: position of the component in which the token ends.
-        in_last: share of the token in `last` if it is cut, else 0.
-        per_component: the pseudo-count of a full component.
-    """
-
-    counts: PerToken
-    first: Int[Tensor, "batch n"]
-    last: Int[Tensor, "batch n"]
-    in_last: PerToken
-    per_component: Float[Tensor, "#batch 1"] | float
+    counts: PerToken  # pseudo-counts in units of a full component
+    first: Int[Tensor, "batch n"]  # position of the component in which the token begins
+    last: Int[Tensor, "batch n"]  # position of the component in which it ends
+    in_last: PerToken  # share of the token in `last` if it is cut, else 0
+    per_component: Float[Tensor, "#batch 1"] | float  # pseudo-count of a full component
 
     def merge(self, hidden: Hidden) -> MergedTokens:
         """Add up the pseudo-counts in each component, and average the hidden states."""
         in_last = self.counts * self.in_last
+        # A token has a part in the component where it begins, and one in that where it ends, most often of 0.
         parts = ((self.first, self.counts - in_last), (self.last, in_last))
         counts, mixed = torch.zeros_like(self.counts), torch.zeros_like(hidden)
         for position, part in parts:
@@ -110,38 +103,32 @@ class TokenSplit:
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where the pseudo-counts of each text are cut.
+    """Where the pseudo-counts of each text are cut."""
 
-    Args:
-        per_component: the pseudo-count of a full component.
-        offset: the part of the first component that is left out, so that all cuts move; from 0 to below 1.
-    """
-
-    per_component: Float[Tensor, "#batch 1"] | float
-    offset: Float[Tensor, "#batch 1"] | float = 0.0
+    per_component: Float[Tensor, "#batch 1"] | float  # pseudo-count of a full component
+    offset: Float[Tensor, "#batch 1"] | float = 0.0  # part of the first component that is left out, below 1: moves all
 
 
 def find_cuts(alpha: PerToken, request: VectorRequest, *, unit: Float[Tensor, ""] | float, share: PerText) -> Cuts:
     """Find the cuts that give each text the number or share of components that is requested.
 
     With a number, there are fewer components if a token has more than a component's pseudo-count. The offset is reduced
-    if it would cut the first token.
-
-    Args:
-        alpha: pseudo-counts of the tokens.
-        request: the number or the share of components, and the offset.
-        unit: what one token is expected to have.
-        share: components for each `unit` of pseudo-count, if nothing is requested.
+    if it would cut the first token. If nothing is requested, there are `share` components for each `unit` of
+    pseudo-count, which is what one token is expected to have.
     """
     counts = widen(alpha)
     offset = _per_text(request.offset, counts)
     present = counts > 0
     total = counts.sum(-1, keepdim=True)
     first = (counts * (present & (present.cumsum(-1) == 1))).sum(-1, keepdim=True)  # of the first token
+
+    # By a share, the size of a component follows from what a token is expected to have.
     size = _per_text(unit, counts) / _per_text(share if request.share is None else request.share, counts)
     by_share = Cuts(size, torch.minimum(offset, 1 - (first / size).clamp(max=1.0)))
     if request.vectors is None:
         return by_share
+
+    # By a number, the components of a text share its total evenly, but for what the offset leaves out of the first.
     vectors = _per_text(request.vectors, counts)
     number = torch.minimum(vectors.clamp(min=1), present.sum(-1, keepdim=True).clamp(min=1))
     # The first component holds (1 - offset)·size, and must hold the first token: total/(number - offset) is the size.
@@ -149,6 +136,8 @@ def find_cuts(alpha: PerToken, request: VectorRequest, *, unit: Float[Tensor, ""
     room_before = ((total - number * first) / torch.where(others > 0, others, 1.0)).clamp(min=0.0)
     offset = torch.minimum(offset, torch.where(others > 0, room_before, 0.0))
     size = torch.where(total > 0, total, 1.0) / (number - offset)
+
+    # A text with the number 0 gets its own share.
     own = vectors == 0
     return Cuts(torch.where(own, by_share.per_component, size), torch.where(own, by_share.offset, offset))
 

@@ -12,7 +12,11 @@ from torch import Tensor
 from open_nvib._tensors import (
     Batch,
     BatchRecord,
+    Generator,
+    Hidden,
+    PerToken,
     TensorRecord,
+    TokenMask,
     can_read,
     check,
     log_weight,
@@ -137,6 +141,11 @@ class GaussianMixture(BatchRecord):
         )
 
 
+def append_component(tokens: Tensor, last: Tensor) -> Tensor:
+    """Append one component, the same for all texts, to (batch, n) or (batch, n, p), in the dtype of the tokens."""
+    return torch.cat([tokens, last.to(tokens.dtype).expand(len(tokens), 1, *tokens.shape[2:])], 1)
+
+
 def _compacted(mixture: Batch, log_weights: Float[Tensor, "*batch n"]) -> Batch:
     """Move the components with weight to the front, in their order, and cut the others off."""
     gone = log_weights.isneginf()
@@ -166,9 +175,7 @@ class BDP(TensorRecord):
     def __post_init__(self) -> None:
         check("BDP", **_prior_arguments(self, alpha0=self.alpha0))
 
-    def sample(
-        self, kappa0: Counts, *, method: Method = "paper", generator: torch.Generator | None = None
-    ) -> ImpulseMixture:
+    def sample(self, kappa0: Counts, *, method: Method = "paper", generator: Generator = None) -> ImpulseMixture:
         """Sample a mixture for each entry of `kappa0`, padded with weights of zero to the largest."""
         counts = _as_counts("BDP.sample", "kappa0", kappa0, "> 0", like=self.mu)
         return _sample_bounded(self, counts, self.alpha0.expand(counts.shape), method, generator)
@@ -196,9 +203,7 @@ class UDP(TensorRecord):
         if can_read(self.size_weights) and self.size_weights[0] != 0:
             raise ValueError(f"UDP: size_weights[0] is {self.size_weights[0]}, expected 0: a mixture has a vector.")
 
-    def sample(
-        self, count: int, *, method: Method = "paper", generator: torch.Generator | None = None
-    ) -> ImpulseMixture:
+    def sample(self, count: int, *, method: Method = "paper", generator: Generator = None) -> ImpulseMixture:
         """Sample `count` mixtures of various sizes, padded with weights of zero to the largest."""
         check("UDP.sample", count=(count, int))
         kappa = torch.multinomial(widen(self.size_weights), count, replacement=True, generator=generator)
@@ -237,6 +242,17 @@ class ConditionalBDP(TensorRecord):
             return lengths
         return vectors_at(self.keep_share, lengths)
 
+    def posterior(self, alpha: PerToken, mu: Hidden, log_sigma: Hidden, mask: TokenMask) -> "Posterior":
+        """Make the posterior of the tokens' components; the prior's component follows them as the last."""
+        return unchecked(
+            Posterior,
+            alpha=append_component(alpha, self.alpha0_p),
+            mu=append_component(mu, self.mu),
+            log_sigma=append_component(log_sigma, self.log_sigma),
+            mask=F.pad(mask, (0, 1), value=True),
+            prior=self,
+        )
+
     def sample(
         self,
         lengths: Counts,
@@ -244,7 +260,7 @@ class ConditionalBDP(TensorRecord):
         vectors: Counts | None = None,
         kappa: int = 1,
         method: Method = "paper",
-        generator: torch.Generator | None = None,
+        generator: Generator = None,
     ) -> ImpulseMixture:
         """Sample (n + 1)·kappa vectors, or (m + 1)·kappa, for each length n, padded with weights of zero.
 
@@ -318,9 +334,7 @@ class Posterior(BatchRecord):
         alive = ((self.alpha > 0) & self.mask)[:, :-1].sum(-1)
         return alive / self.lengths.clamp(min=1)
 
-    def sample(
-        self, kappa: int = 1, method: Method = "paper", generator: torch.Generator | None = None
-    ) -> ImpulseMixture:
+    def sample(self, kappa: int = 1, method: Method = "paper", generator: Generator = None) -> ImpulseMixture:
         """Draw the factorised sample of `eq:eq:bnd-posterior`: `kappa` adjacent vectors for each component.
 
         ρ ~ Dir(α) divides the weight between components, and π′ᵢ ~ Dir(αᵢ/κ, …) divides a component's weight between
@@ -432,7 +446,7 @@ def _same_prior(a: ConditionalBDP, b: ConditionalBDP) -> bool:
 
 
 def _sample_bounded(
-    base: BDP | ConditionalBDP, kappa0: Tensor, alpha0: Tensor, method: str, generator: torch.Generator | None
+    base: BDP | ConditionalBDP, kappa0: Tensor, alpha0: Tensor, method: str, generator: Generator
 ) -> ImpulseMixture:
     """Sample BDP(G₀, alpha0, kappa0) for each entry of the (batch,) tensors."""
     check("sample", method=(method, METHODS))

@@ -47,45 +47,29 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """Numbers of sentences of one partition.
+    """Numbers of sentences of one partition."""
 
-    Attributes:
-        available: within the bounds of the partition, before sampling.
-        train, validation, test: in each split.
-        train_lengths: entry k is the number of training sentences of k tokens.
-    """
-
-    available: Count
+    available: Count  # within the bounds of the partition, before sampling
     train: Count
     validation: Count
     test: Count
-    train_lengths: tuple[Count, ...]
+    train_lengths: tuple[Count, ...]  # entry k is the number of training sentences of k tokens
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of sentences.
+    """Numbers of sentences that were found, dropped and kept, and of the tokens of the kept ones."""
 
-    Attributes:
-        sentences: found in the source.
-        residue, long_words, duplicates: dropped.
-        kept: not dropped, and so tokenised.
-        unusable: of the kept ones, those that spell out a special token.
-        in_bounds: of the kept ones, those within the bounds of some partition.
-        partitions: by name.
-        tokens, unknown: of the kept ones, all tokens and those that are [UNK]; 0 in data of earlier versions.
-    """
-
-    sentences: Count
-    residue: Count
-    duplicates: Count
-    kept: Count
-    unusable: Count
-    in_bounds: Count
+    sentences: Count  # found in the source
+    residue: Count  # dropped
+    duplicates: Count  # dropped
+    kept: Count  # not dropped, and so tokenised
+    unusable: Count  # of the kept ones, those that spell out a special token
+    in_bounds: Count  # of the kept ones, those within the bounds of some partition
     partitions: Annotated[dict[str, PartitionCounts], msgspec.Meta(min_length=1)]
-    long_words: Count = 0
-    tokens: Count = 0
-    unknown: Count = 0
+    long_words: Count = 0  # dropped
+    tokens: Count = 0  # 0 in data of earlier versions, as is the next
+    unknown: Count = 0  # tokens that are [UNK]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._tensors import BatchRecord, Hidden, TokenMask, log_weight, normal_like, unchecked
+from open_nvib._tensors import BatchRecord, Generator, Hidden, TokenMask, log_weight, normal_like, unchecked
 from open_nvib.distributions import Method, gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
 from open_nvib.merging import VectorRequest, find_cuts, split_tokens
@@ -37,7 +37,6 @@ without cuts, is not rare."""
 Counts = Int[Tensor, " batch"]
 PerVector = Float[Tensor, "batch n"]
 VectorMask = Bool[Tensor, "batch n"]
-Noise = torch.Generator | None
 Features = Float[Tensor, "batch n f"]
 Indices = Int[Tensor, "batch n"]
 
@@ -75,7 +74,7 @@ class VectorLatent(BatchRecord):
 
     points = mean
 
-    def sample(self, generator: torch.Generator | None = None) -> ImpulseMixture:
+    def sample(self, generator: Generator = None) -> ImpulseMixture:
         """Draw each vector from its Gaussian."""
         if self.log_sigma is None:
             return self.mean()
@@ -171,30 +170,18 @@ class Bottleneck(nn.Module):
         share = self.smallest_share * (LARGEST_DRAWN_SHARE / self.smallest_share) ** level
         return VectorRequest(share=share.clamp(max=1.0), offset=(2 * offset - 1).clamp(min=0.0))
 
-    def sample(self, latent: Any, generator: torch.Generator | None = None) -> ImpulseMixture:
+    def sample(self, latent: Any, generator: Generator = None) -> ImpulseMixture:
         """Draw a sample of a latent, which training decodes."""
         return latent.sample(generator)
 
     def prior(
-        self,
-        lengths: Counts,
-        generator: torch.Generator | None = None,
-        *,
-        delta: float | None = None,
-        vectors: Counts | None = None,
+        self, lengths: Counts, generator: Generator = None, *, delta: float | None = None, vectors: Counts | None = None
     ) -> ImpulseMixture:
         """Draw a latent from the prior for a text of each length.
 
         `delta` replaces Δ where the prior has one, `vectors` the number of vectors where a call may say it.
         """
-        if not self.has_prior:
-            raise ValueError("this bottleneck has no prior to sample from. Train 'vt', 'vtp', 'vts' or 'nvae'.")
-        if delta is not None and self.delta is None:
-            raise ValueError(f"delta is {delta}, expected none: it belongs to the prior of 'nvae'.")
-        return self._prior(lengths, delta, vectors, generator)
-
-    def _prior(self, lengths: Counts, delta: float | None, vectors: Counts | None, noise: Noise) -> ImpulseMixture:
-        raise NotImplementedError
+        raise ValueError("this bottleneck has no prior to sample from. Train 'vt', 'vtp', 'vts' or 'nvae'.")
 
     def kl(self, latent: Any) -> KL:
         """Return the two parts of the KL in the loss, for each text."""
@@ -280,13 +267,17 @@ class GaussianBottleneck(Bottleneck):
         log_sigma = self.to_log_sigma(hidden).float().clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)
 
-    def _prior(self, lengths: Counts, delta: float | None, vectors: Counts | None, noise: Noise) -> ImpulseMixture:
+    def prior(
+        self, lengths: Counts, generator: Generator = None, *, delta: float | None = None, vectors: Counts | None = None
+    ) -> ImpulseMixture:
         """Draw unit Gaussian vectors, as many as a text of each length has."""
+        if delta is not None:
+            raise ValueError(f"delta is {delta}, expected none: it belongs to the prior of 'nvae'.")
         weight = self.to_mu.weight
         counts = lengths if vectors is None else vectors
         mask = torch.arange(int(counts.max()), device=weight.device) < counts.to(weight.device).unsqueeze(-1)
         mask = self.select_prior(mask) if vectors is None else mask
-        z = torch.randn(*mask.shape, len(weight), device=weight.device, generator=noise)
+        z = torch.randn(*mask.shape, len(weight), device=weight.device, generator=generator)
         return plain_mixture(z, mask, self.d)
 
 
@@ -384,14 +375,16 @@ class NVIBBottleneck(Bottleneck):
         found = {name: getattr(self.nvib, name) for name in ("delta", "keep_share", "alpha_contrast")}
         return {name: value.item() for name, value in found.items() if value is not None}
 
-    def sample(self, latent: Posterior, generator: torch.Generator | None = None) -> ImpulseMixture:
+    def sample(self, latent: Posterior, generator: Generator = None) -> ImpulseMixture:
         return latent.sample(self.kappa, self.method, generator)
 
-    def _prior(self, lengths: Counts, delta: float | None, vectors: Counts | None, noise: Noise) -> ImpulseMixture:
+    def prior(
+        self, lengths: Counts, generator: Generator = None, *, delta: float | None = None, vectors: Counts | None = None
+    ) -> ImpulseMixture:
         prior = self.nvib.prior
         if delta is not None:
             prior = replace(prior, delta=torch.full_like(prior.delta, delta))
-        return prior.sample(lengths, vectors=vectors, kappa=self.kappa, method=self.method, generator=noise)
+        return prior.sample(lengths, vectors=vectors, kappa=self.kappa, method=self.method, generator=generator)
 
     def kl(self, latent: Posterior) -> KL:
         return latent.kl(self.form, kappa=self.kappa)
