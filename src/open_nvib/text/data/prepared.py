@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 from open_nvib.store.files import InputError, check_manifest, damaged, is_running, read_record, read_stored
 from open_nvib.store.task_settings import Recipe
 from open_nvib.text.data.sentences import LONGEST_WORD, SPLITS
-from open_nvib.text.opening import open_tokenizer
+from open_nvib.text.opening import open_tokenizer, opening
 
 if TYPE_CHECKING:
     import datasets
@@ -118,10 +118,8 @@ class Prepared:
         self._check("split", split, SPLITS)
         folder = self.path / partition / split
         check_manifest(self.path, fix=_FIX, prefix=f"{partition}/{split}/")
-        try:
+        with opening(folder, fix=_FIX):
             dataset = datasets.load_from_disk(str(folder))
-        except Exception as error:  # a damaged file is an error of many kinds
-            raise damaged(folder, error, fix=_FIX) from error
         if not isinstance(dataset, datasets.Dataset) or "input_ids" not in dataset.column_names or not len(dataset):
             raise damaged(folder, "expected sentences under `input_ids`", fix=_FIX)
         return dataset

@@ -21,12 +21,12 @@ from torch import Tensor
 
 from open_nvib._tensors import Generator, check, widen
 from open_nvib.merging import VectorRequest
-from open_nvib.process import ImpulseMixture
-from open_nvib.store.files import as_builtins, damaged, write_bytes
+from open_nvib.process import ImpulseMixture, vectors_at
+from open_nvib.store.files import as_builtins, write_bytes
 from open_nvib.store.runs import Numbers
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.decoding import Texts, encode_batches
-from open_nvib.text.model.vector_count import vectors_at
+from open_nvib.text.opening import opening
 
 RIDGES = (10.0, 100.0, 1000.0, 10_000.0)
 """Penalties of the regression that are tried: each counts as that many vectors that say nothing."""
@@ -223,9 +223,6 @@ def save_prior(prior: LearnedPrior, path: Path) -> None:
 
 def load_prior(path: Path, *, fix: str) -> LearnedPrior:
     """Read what `save_prior` wrote; an InputError if it is damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            settings = msgspec.json.decode((file.metadata() or {}).get(SETTINGS, "{}"), type=PriorSettings)
-            return LearnedPrior(**{name: file.get_tensor(name) for name in TENSORS}, settings=settings)
-    except Exception as error:  # a damaged file is an error of many kinds
-        raise damaged(path, error, fix=fix) from error
+    with opening(path, fix=fix), safe_open(path, "pt") as file:
+        settings = msgspec.json.decode((file.metadata() or {}).get(SETTINGS, "{}"), type=PriorSettings)
+        return LearnedPrior(**{name: file.get_tensor(name) for name in TENSORS}, settings=settings)

@@ -51,7 +51,7 @@ from open_nvib.text.model.learned_prior import (
     save_prior,
 )
 from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request, vectors_at
-from open_nvib.text.opening import find_device, open_tokenizer, open_weights
+from open_nvib.text.opening import find_device, open_tokenizer, open_weights, opening
 from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
 
@@ -474,7 +474,9 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
     settings = None if published else runs.read_config(path)
     histogram = torch.tensor(runs.read_lengths(path).lengths) if (path / runs.LENGTHS).is_file() else None
     model_folder, tokenizer_folder = (path, path) if published else (path / runs.MODEL, path / runs.TOKENIZER)
-    model, tokenizer = _load_model(model_folder), open_tokenizer(tokenizer_folder, fix=runs.RESTORE)
+    with opening(model_folder, fix=runs.RESTORE):
+        model = open_weights(TextAutoencoder, model_folder, local_files_only=True)
+    tokenizer = open_tokenizer(tokenizer_folder, fix=runs.RESTORE)
     spare = model.config.vocab_size - len(tokenizer)
     if spare < 0 or (spare and model.config.pretrained is None):  # pretrained models may have rows that no token uses
         raise InputError(
@@ -484,10 +486,3 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
     if device is not None:
         model.to(find_device(device))  # pyright: ignore[reportArgumentType]
     return Run(path, settings, model.eval(), tokenizer, histogram, runs.read_numbers(path))
-
-
-def _load_model(path: Path) -> TextAutoencoder:
-    try:
-        return open_weights(TextAutoencoder, path, local_files_only=True)
-    except Exception as error:  # a damaged file is an error of many kinds
-        raise damaged(path, error, fix=runs.RESTORE) from error
