@@ -17,8 +17,8 @@ Record = TypeVar("Record", bound="TensorRecord")
 Batch = TypeVar("Batch", bound="BatchRecord")
 Index = SupportsIndex | slice | list[int] | Tensor
 
-Generator = torch.Generator | None
-"""Where noise comes from; None is torch's own generator."""
+Noise = torch.Generator | None
+"""Where noise comes from; None for torch's own generator."""
 
 # Shapes of which many arguments are.
 Hidden = Float[Tensor, "batch n size"]
@@ -42,17 +42,17 @@ def widen(value: Tensor | float, like: Tensor | None = None) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float32 if device.type == "mps" else torch.float64, device=device)
 
 
-def uniform_like(like: Tensor, generator: Generator) -> Tensor:
+def uniform_like(like: Tensor, generator: Noise) -> Tensor:
     """Draw uniform noise of the shape, dtype and device of `like`."""
     return torch.rand(like.shape, dtype=like.dtype, device=like.device, **_given(generator))
 
 
-def normal_like(like: Tensor, generator: Generator) -> Tensor:
+def normal_like(like: Tensor, generator: Noise) -> Tensor:
     """Draw standard Gaussian noise of the shape, dtype and device of `like`."""
     return torch.randn(like.shape, dtype=like.dtype, device=like.device, **_given(generator))
 
 
-def _given(generator: Generator) -> dict[str, Any]:
+def _given(generator: Noise) -> dict[str, Any]:
     """Leave out a generator of None: torch.compile has no symbolic shapes for a call that names one."""
     return {} if generator is None else {"generator": generator}
 

@@ -275,12 +275,14 @@ class DenoisingAttention(nn.Module):
 
     def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians, mask: Tensor | None) -> Tensor:
         """Attend in blocks of heads and queries, which bounds the memory: (batch, heads, queries, d)."""
+        # Size of a block: all queries of as many heads as fit, or else some of the queries of one head.
         batch, _, queries, _ = q.shape
         per_query = batch * max(memory.r.shape[1:])
         elements = BLOCK_ELEMENTS.get(q.device.type, BLOCK_ELEMENTS_ELSEWHERE)
         heads_at_once = max(1, min(self.heads, elements // max(1, per_query * queries)))
         largest = max(MIN_BLOCK_QUERIES, elements // max(1, per_query * heads_at_once))
         queries_at_once = max(1, math.ceil(queries / max(1, math.ceil(queries / largest))))  # blocks of even size
+        # Attend block by block, and put the results together: queries first, then heads.
         with without_autocast(memory.r):
             q = q.to(memory.r.dtype)
             rows = []

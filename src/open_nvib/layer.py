@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from open_nvib._deprecation import warn_renamed
-from open_nvib._tensors import Generator, Hidden, PerToken, TokenMask, at_least_float32, check, unchecked
+from open_nvib._tensors import Hidden, Noise, PerToken, TokenMask, at_least_float32, check, unchecked
 from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
 from open_nvib.merging import PerText, TokenSplit, VectorRequest, find_cuts, split_groups, split_tokens
 from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior, vectors_at
@@ -182,7 +182,7 @@ class NVIB(nn.Module):
         *,
         gate_noise: bool = False,
         gate_shift: PerText = 0.0,
-        generator: Generator = None,
+        generator: Noise = None,
         **old: Any,
     ) -> Posterior:
         """Compute the posterior of n + 1 components.

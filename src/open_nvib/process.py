@@ -12,8 +12,8 @@ from torch import Tensor
 from open_nvib._tensors import (
     Batch,
     BatchRecord,
-    Generator,
     Hidden,
+    Noise,
     PerToken,
     TensorRecord,
     TokenMask,
@@ -175,7 +175,7 @@ class BDP(TensorRecord):
     def __post_init__(self) -> None:
         check("BDP", **_prior_arguments(self, alpha0=self.alpha0))
 
-    def sample(self, kappa0: Counts, *, method: Method = "paper", generator: Generator = None) -> ImpulseMixture:
+    def sample(self, kappa0: Counts, *, method: Method = "paper", generator: Noise = None) -> ImpulseMixture:
         """Sample a mixture for each entry of `kappa0`, padded with weights of zero to the largest."""
         counts = _as_counts("BDP.sample", "kappa0", kappa0, "> 0", like=self.mu)
         return _sample_bounded(self, counts, self.alpha0.expand(counts.shape), method, generator)
@@ -203,7 +203,7 @@ class UDP(TensorRecord):
         if can_read(self.size_weights) and self.size_weights[0] != 0:
             raise ValueError(f"UDP: size_weights[0] is {self.size_weights[0]}, expected 0: a mixture has a vector.")
 
-    def sample(self, count: int, *, method: Method = "paper", generator: Generator = None) -> ImpulseMixture:
+    def sample(self, count: int, *, method: Method = "paper", generator: Noise = None) -> ImpulseMixture:
         """Sample `count` mixtures of various sizes, padded with weights of zero to the largest."""
         check("UDP.sample", count=(count, int))
         kappa = torch.multinomial(widen(self.size_weights), count, replacement=True, generator=generator)
@@ -260,7 +260,7 @@ class ConditionalBDP(TensorRecord):
         vectors: Counts | None = None,
         kappa: int = 1,
         method: Method = "paper",
-        generator: Generator = None,
+        generator: Noise = None,
     ) -> ImpulseMixture:
         """Sample (n + 1)·kappa vectors, or (m + 1)·kappa, for each length n, padded with weights of zero.
 
@@ -334,7 +334,7 @@ class Posterior(BatchRecord):
         alive = ((self.alpha > 0) & self.mask)[:, :-1].sum(-1)
         return alive / self.lengths.clamp(min=1)
 
-    def sample(self, kappa: int = 1, method: Method = "paper", generator: Generator = None) -> ImpulseMixture:
+    def sample(self, kappa: int = 1, method: Method = "paper", generator: Noise = None) -> ImpulseMixture:
         """Draw the factorised sample of `eq:eq:bnd-posterior`: `kappa` adjacent vectors for each component.
 
         ρ ~ Dir(α) divides the weight between components, and π′ᵢ ~ Dir(αᵢ/κ, …) divides a component's weight between
@@ -446,7 +446,7 @@ def _same_prior(a: ConditionalBDP, b: ConditionalBDP) -> bool:
 
 
 def _sample_bounded(
-    base: BDP | ConditionalBDP, kappa0: Tensor, alpha0: Tensor, method: str, generator: Generator
+    base: BDP | ConditionalBDP, kappa0: Tensor, alpha0: Tensor, method: str, generator: Noise
 ) -> ImpulseMixture:
     """Sample BDP(G₀, alpha0, kappa0) for each entry of the (batch,) tensors."""
     check("sample", method=(method, METHODS))

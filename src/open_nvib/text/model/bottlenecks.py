@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._tensors import BatchRecord, Generator, Hidden, TokenMask, log_weight, normal_like, unchecked
+from open_nvib._tensors import BatchRecord, Hidden, Noise, TokenMask, log_weight, normal_like, unchecked
 from open_nvib.distributions import Method, gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
 from open_nvib.merging import VectorRequest, find_cuts, split_tokens
@@ -74,7 +74,7 @@ class VectorLatent(BatchRecord):
 
     points = mean
 
-    def sample(self, generator: Generator = None) -> ImpulseMixture:
+    def sample(self, generator: Noise = None) -> ImpulseMixture:
         """Draw each vector from its Gaussian."""
         if self.log_sigma is None:
             return self.mean()
@@ -170,12 +170,12 @@ class Bottleneck(nn.Module):
         share = self.smallest_share * (LARGEST_DRAWN_SHARE / self.smallest_share) ** level
         return VectorRequest(share=share.clamp(max=1.0), offset=(2 * offset - 1).clamp(min=0.0))
 
-    def sample(self, latent: Any, generator: Generator = None) -> ImpulseMixture:
+    def sample(self, latent: Any, generator: Noise = None) -> ImpulseMixture:
         """Draw a sample of a latent, which training decodes."""
         return latent.sample(generator)
 
     def prior(
-        self, lengths: Counts, generator: Generator = None, *, delta: float | None = None, vectors: Counts | None = None
+        self, lengths: Counts, generator: Noise = None, *, delta: float | None = None, vectors: Counts | None = None
     ) -> ImpulseMixture:
         """Draw a latent from the prior for a text of each length.
 
@@ -268,7 +268,7 @@ class GaussianBottleneck(Bottleneck):
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)
 
     def prior(
-        self, lengths: Counts, generator: Generator = None, *, delta: float | None = None, vectors: Counts | None = None
+        self, lengths: Counts, generator: Noise = None, *, delta: float | None = None, vectors: Counts | None = None
     ) -> ImpulseMixture:
         """Draw unit Gaussian vectors, as many as a text of each length has."""
         if delta is not None:
@@ -375,11 +375,11 @@ class NVIBBottleneck(Bottleneck):
         found = {name: getattr(self.nvib, name) for name in ("delta", "keep_share", "alpha_contrast")}
         return {name: value.item() for name, value in found.items() if value is not None}
 
-    def sample(self, latent: Posterior, generator: Generator = None) -> ImpulseMixture:
+    def sample(self, latent: Posterior, generator: Noise = None) -> ImpulseMixture:
         return latent.sample(self.kappa, self.method, generator)
 
     def prior(
-        self, lengths: Counts, generator: Generator = None, *, delta: float | None = None, vectors: Counts | None = None
+        self, lengths: Counts, generator: Noise = None, *, delta: float | None = None, vectors: Counts | None = None
     ) -> ImpulseMixture:
         prior = self.nvib.prior
         if delta is not None:

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from open_nvib._tensors import Generator, check, widen
+from open_nvib._tensors import Noise, check, widen
 from open_nvib.merging import VectorRequest
 from open_nvib.process import ImpulseMixture, vectors_at
 from open_nvib.store.files import as_builtins, write_bytes
@@ -94,7 +94,7 @@ class LearnedPrior:
         return (vectors - self.centre) / self.scale
 
     def draw(
-        self, lengths: Counts, counts: Counts, generator: Generator = None, *, noise_scale: float = NOISE_SCALE
+        self, lengths: Counts, counts: Counts, generator: Noise = None, *, noise_scale: float = NOISE_SCALE
     ) -> Rows:
         """Draw the vectors of latents, one after the other."""
 
@@ -110,7 +110,7 @@ class LearnedPrior:
         return self.centre + self.scale * z
 
     def sample(
-        self, model: TextAutoencoder, lengths: Counts, generator: Generator = None, *, noise_scale: float = NOISE_SCALE
+        self, model: TextAutoencoder, lengths: Counts, generator: Noise = None, *, noise_scale: float = NOISE_SCALE
     ) -> ImpulseMixture:
         """Draw the latent of a text of each length, for the decoder."""
         counts = draw_numbers(Numbers(self.settings.counts), lengths, generator)
@@ -132,7 +132,7 @@ def regressors(z: Rows, lengths: Counts, counts: Counts) -> Float[Tensor, "batch
     return torch.cat([torch.stack(known, -1).to(z), z, z.cumsum(1) / before.unsqueeze(-1)], -1)
 
 
-def draw_numbers(numbers: Numbers, lengths: Counts, generator: Generator) -> Counts:
+def draw_numbers(numbers: Numbers, lengths: Counts, generator: Noise) -> Counts:
     """Draw the number of vectors of each text from those of the nearest length that was counted, in proportion."""
     known, number, count = torch.tensor(numbers.counts).T
     distance = (lengths.unsqueeze(-1) - known).abs()
