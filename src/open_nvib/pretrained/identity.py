@@ -197,7 +197,7 @@ class IdentityNVIB(nn.Module):
             GaussianMixture,
             mu=append_component(mu, self.prior_mu),
             log_sigma=append_component(log_sigma, self.prior_log_sigma),
-            log_alpha=append_component(log_alpha, log_alpha.new_tensor(0.0 if self.has_prior else -torch.inf)),
+            log_alpha=append_component(log_alpha, log_alpha.new_full((), 0.0 if self.has_prior else -torch.inf)),
         )
 
     def posterior(self, x: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
