@@ -24,9 +24,8 @@ from open_nvib.store.settings import BottleneckKind
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model import autoencoder
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
-from open_nvib.text.model.batches import Collator, LengthGroupedSampler
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import decode, reconstruct_ids
+from open_nvib.text.model.decoding import Collator, LengthGroupedSampler, decode, reconstruct_ids
 from open_nvib.text.model.layers import cross_entropy_of_head
 from open_nvib.text.model.vector_count import choose_auto, find_fewest
 from open_nvib.text.using.run import load_run

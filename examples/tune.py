@@ -14,7 +14,7 @@ import sacrebleu
 import torch
 
 from open_nvib.pretrained import convert, open_model
-from open_nvib.pretrained.calibration import encode_texts, generate_greedily
+from open_nvib.pretrained.convert import encode_texts, generate_greedily
 
 BATCH, LONGEST = 16, 128  # texts at a time, tokens of a translation
 

@@ -27,7 +27,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from open_nvib import NVIB, Encoded, MixtureDecoderLayer, NVIBEncoder
-from open_nvib.stack import stack_on
+from open_nvib.transformer import stack_on
 
 CHARACTERS = [chr(code) for code in range(32, 127)]
 PAD, START = len(CHARACTERS), len(CHARACTERS) + 1

@@ -28,8 +28,7 @@ from torch import Tensor
 from open_nvib.evaluation.reconstruction import by_length, given_length, kept_by_kind, kept_share, vectors_kept
 from open_nvib.evaluation.scorers import train_scorer
 from open_nvib.gates import noiseless_gates, open_probability, pool_dropped, sample_gates
-from open_nvib.mixtures import ImpulseMixture
-from open_nvib.process import KL
+from open_nvib.process import KL, ImpulseMixture
 from open_nvib.store.files import read_mapping
 from open_nvib.store.settings import Schedule, TrainConfig, settings_of
 from open_nvib.text import load_run, train

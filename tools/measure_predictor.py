@@ -17,8 +17,7 @@ import torch
 from open_nvib.evaluation.reconstruction import given_length
 from open_nvib.merging import VectorRequest
 from open_nvib.text import Run, load_prepared, load_run
-from open_nvib.text.model.batches import BATCH, Texts, in_batches, make_batch
-from open_nvib.text.model.decoding import reconstruct_ids
+from open_nvib.text.model.decoding import BATCH, Texts, in_batches, make_batch, reconstruct_ids
 from open_nvib.text.model.vector_count import choose_auto, find_fewest
 
 COUNTS = {"train": 4000, "validation": 1000, "test": 1000}

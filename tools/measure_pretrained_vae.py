@@ -28,8 +28,7 @@ from open_nvib.evaluation.scorers import open_judge
 from open_nvib.merging import VectorRequest
 from open_nvib.text import load_run
 from open_nvib.text.data import load_prepared
-from open_nvib.text.model.batches import Collator, make_batch
-from open_nvib.text.model.decoding import detokenize, reconstruct_ids
+from open_nvib.text.model.decoding import Collator, detokenize, make_batch, reconstruct_ids
 from open_nvib.text.model.vector_count import choose_auto, find_fewest
 
 ROOT = Path(__file__).parents[1]

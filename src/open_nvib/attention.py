@@ -9,9 +9,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from open_nvib._checks import check
-from open_nvib._tensors import BatchRecord, at_least_float32, in_transform, without_autocast
-from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib._tensors import BatchRecord, at_least_float32, check, in_transform, without_autocast
+from open_nvib.process import GaussianMixture, ImpulseMixture
 
 LOG_RATIO_MAX = 80.0
 """Largest log(σ²/√d): its exp and the reciprocal of that are finite in float32. Beyond it, a component returns the
@@ -22,6 +21,9 @@ BLOCK_ELEMENTS = {"cpu": 2**19}
 cache."""
 BLOCK_ELEMENTS_ELSEWHERE = 2**25
 MIN_BLOCK_QUERIES = 32
+
+ALL = slice(None)
+"""All heads."""
 
 ALIGNMENT = 8
 """Feature sizes are padded to a multiple of this, which fused kernels on accelerators need."""
@@ -220,16 +222,15 @@ class DenoisingAttention(nn.Module):
         """Compute the weight of each vector or component in each result, all at once, for inspection."""
         q, memory = self._prepare(query, mixture)
         if isinstance(memory, ProjectedImpulses):
-            return biased_weights(q, memory.keys, scale=self.d**-0.5)
-        everything = slice(0, self.heads)
+            return (_biased_queries(q, self.d**-0.5) @ memory.keys.mT).softmax(-1)
         with without_autocast(memory.r):
             q = q.to(memory.r.dtype)
-            return self._gaussian_weights(q, self._latent_queries(q, everything), everything, memory)
+            return self._gaussian_weights(q, self._latent_queries(q, ALL), ALL, memory)
 
     def latent_queries(self, query: Float[Tensor, "batch queries size"]) -> Float[Tensor, "batch heads queries p"]:
         """Compute u = u′ W^Q (W^K)ᵀ of each head: the queries as denoising attention sees them, in the space of Z."""
         q = self._queries(query)
-        return self._latent_queries(q, slice(0, self.heads)).unflatten(1, q.shape[1:3])
+        return self._latent_queries(q, ALL).unflatten(1, q.shape[1:3])
 
     def project(self, mixture: Mixture) -> Projected:
         """Compute everything that does not depend on the query: project once, attend many times."""
@@ -267,19 +268,21 @@ class DenoisingAttention(nn.Module):
         # u = q (W^K)ᵀ is linear in q, so a factor on q is one on u, and ‖u‖² = q (W^K)ᵀ W^K qᵀ needs no u.
         with without_autocast(q):
             wide = q.to(at_least_float32(q.dtype))
-            keys = self._head_weights(self.to_key, slice(0, self.heads), wide.dtype)
+            keys = self._head_weights(self.to_key, ALL, wide.dtype)
             squared_norm = ((wide @ (keys @ keys.mT)) * wide).sum(-1, keepdim=True)
             squared_bound = self.p * self.d**0.5
             return (wide * (squared_bound / (squared_bound + squared_norm.clamp(min=0.0))).sqrt()).to(q.dtype)
 
     def _attend_gaussians(self, q: Tensor, memory: ProjectedGaussians, mask: Tensor | None) -> Tensor:
         """Attend in blocks of heads and queries, which bounds the memory: (batch, heads, queries, d)."""
+        # Size of a block: all queries of as many heads as fit, or else some of the queries of one head.
         batch, _, queries, _ = q.shape
         per_query = batch * max(memory.r.shape[1:])
         elements = BLOCK_ELEMENTS.get(q.device.type, BLOCK_ELEMENTS_ELSEWHERE)
         heads_at_once = max(1, min(self.heads, elements // max(1, per_query * queries)))
         largest = max(MIN_BLOCK_QUERIES, elements // max(1, per_query * heads_at_once))
         queries_at_once = max(1, math.ceil(queries / max(1, math.ceil(queries / largest))))  # blocks of even size
+        # Attend block by block, and put the results together: queries first, then heads.
         with without_autocast(memory.r):
             q = q.to(memory.r.dtype)
             rows = []
@@ -375,11 +378,6 @@ def attend_biased(
         q_k_v = (x.to(biased_keys.dtype) for x in (biased, biased_keys, padded_values))
         attended = F.scaled_dot_product_attention(*q_k_v, attn_mask=mask.unsqueeze(1), scale=1.0)
     return attended[..., : q.shape[-1]].view(q.shape)
-
-
-def biased_weights(q: Tensor, biased_keys: Tensor, *, scale: float) -> Tensor:
-    """Compute softmaxᵢ(scale·q·kᵢ + biasᵢ), (…, queries, n): the weights of the values in `attend_biased`."""
-    return (_biased_queries(q, scale) @ biased_keys.mT).softmax(-1)
 
 
 def _biased_queries(q: Tensor, scale: float) -> Tensor:

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Real
 from torch import Tensor
 
-from open_nvib._checks import check
-from open_nvib._tensors import at_least_float32, can_read, uniform_like, widen
+from open_nvib._tensors import Noise, at_least_float32, can_read, check, uniform_like, widen
 
 Method = Literal["paper", "implicit"]
 METHODS: tuple[str, ...] = get_args(Method)
@@ -35,7 +34,7 @@ draws have log γ below -1e10), and at α = 1e-30 the gradient would overflow fl
 
 
 def sample_log_gamma(
-    alpha: Float[Tensor, "*shape"], *, method: Method = "paper", generator: torch.Generator | None = None
+    alpha: Float[Tensor, "*shape"], *, method: Method = "paper", generator: Noise = None
 ) -> Float[Tensor, "*shape"]:
     """Draw log γ with γ ~ Gamma(α, 1) for each entry of `alpha`; -inf where α = 0. In float32 or wider."""
     check("sample_log_gamma", alpha=(alpha, "...; >= 0"), method=(method, METHODS))
@@ -43,20 +42,20 @@ def sample_log_gamma(
 
 
 def sample_log_dirichlet(
-    alpha: Float[Tensor, "*batch n"], *, method: Method = "paper", generator: torch.Generator | None = None
+    alpha: Float[Tensor, "*batch n"], *, method: Method = "paper", generator: Noise = None
 ) -> Float[Tensor, "*batch n"]:
     """Draw log π with π ~ Dir(α) over the last axis: independent Gammas divided by their sum. -inf where α = 0."""
     check("sample_log_dirichlet", alpha=(alpha, "... n; >= 0, some > 0"), method=(method, METHODS))
     return log_dirichlet(alpha, method=method, generator=generator).to(at_least_float32(alpha.dtype))
 
 
-def log_dirichlet(alpha: Tensor, *, method: str, generator: torch.Generator | None) -> Tensor:
+def log_dirichlet(alpha: Tensor, *, method: str, generator: Noise) -> Tensor:
     """Draw as `sample_log_dirichlet` does, in float64 and without checks."""
     log_gammas = log_gamma(alpha, method=method, generator=generator)
     return log_gammas - log_gammas.logsumexp(-1, keepdim=True)
 
 
-def log_gamma(alpha: Tensor, *, method: str, generator: torch.Generator | None) -> Tensor:
+def log_gamma(alpha: Tensor, *, method: str, generator: Noise) -> Tensor:
     """Draw as `sample_log_gamma` does, in float64 and without checks."""
     wide = widen(alpha)
     gone = wide == 0
@@ -88,7 +87,7 @@ def gaussian_quantile(alpha: Float[Tensor, "*shape"], u: Float[Tensor, "*shape"]
     return alpha + alpha.sqrt() * torch.special.ndtri(u)
 
 
-def _boosted(alpha: Tensor, u: Tensor, generator: torch.Generator | None) -> Tensor:
+def _boosted(alpha: Tensor, u: Tensor, generator: Noise) -> Tensor:
     """Draw exactly: γ = γ′ u^(1/α) with γ′ ~ Gamma(α + 1), whose logarithm does not underflow at small α."""
     log_u = u.log()
     larger = torch._standard_gamma(alpha + 1, generator=generator).log()  # pyright: ignore[reportPrivateImportUsage]

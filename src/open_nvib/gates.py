@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int, Real
 from torch import Tensor
 
-from open_nvib._tensors import Hidden, PerToken, TokenMask, uniform_like, widen
+from open_nvib._tensors import Hidden, Noise, PerToken, TokenMask, uniform_like, widen
 
 TEMPERATURE = 2 / 3
 LOW, HIGH = -0.1, 1.1
@@ -20,9 +20,7 @@ UNIFORM_FLOOR = 1e-6
 """Distance of the uniform noise from 0 and 1, where its logit is infinite."""
 
 
-def sample_gates(
-    logits: Float[Tensor, "*shape"], *, generator: torch.Generator | None = None
-) -> Float[Tensor, "*shape"]:
+def sample_gates(logits: Float[Tensor, "*shape"], *, generator: Noise = None) -> Float[Tensor, "*shape"]:
     """Draw a gate for each logit, as in training."""
     noise = torch.logit(uniform_like(logits, generator), eps=UNIFORM_FLOOR)
     return _stretch(((logits + noise) / TEMPERATURE).sigmoid())

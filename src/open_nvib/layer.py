@@ -9,21 +9,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from open_nvib._checks import check
 from open_nvib._deprecation import warn_renamed
-from open_nvib._tensors import Hidden, PerToken, TokenMask, at_least_float32, unchecked
+from open_nvib._tensors import Hidden, Noise, PerToken, TokenMask, at_least_float32, check, unchecked
 from open_nvib.gates import component_of_gates, noiseless_gates, pool_dropped, sample_gates, top_gates
-from open_nvib.merging import (
-    Cuts,
-    MergedTokens,
-    PerText,
-    VectorRequest,
-    component_of_token,
-    find_cuts,
-    first_of_group,
-    merge_groups,
-    merge_tokens,
-)
+from open_nvib.merging import PerText, TokenSplit, VectorRequest, find_cuts, split_groups, split_tokens
 from open_nvib.process import MAX_JOINED_REMAINDER, ConditionalBDP, Posterior, vectors_at
 
 LOG_SIGMA_MIN, LOG_SIGMA_MAX = -40.0, 20.0
@@ -193,7 +182,7 @@ class NVIB(nn.Module):
         *,
         gate_noise: bool = False,
         gate_shift: PerText = 0.0,
-        generator: torch.Generator | None = None,
+        generator: Noise = None,
         **old: Any,
     ) -> Posterior:
         """Compute the posterior of n + 1 components.
@@ -223,25 +212,12 @@ class NVIB(nn.Module):
         if self.has_gates and self.gate_pooling:
             hidden = pool_dropped(gates, hidden, mask)
         if self.keep_share is not None:
-            merged = self._merge(alpha, hidden, request)
-            alpha, hidden = merged.alpha, merged.hidden
+            merged = self._split(alpha, request).merge(hidden)
+            alpha, hidden = merged.alpha.to(dtype), merged.hidden
 
         # The Gaussian of each component, and the prior's component as the last.
         log_sigma = self.to_log_sigma(hidden).to(dtype).clamp(LOG_SIGMA_MIN, LOG_SIGMA_MAX)
-        batch = len(hidden)
-
-        def with_prior(tokens: Tensor, prior: Tensor) -> Tensor:
-            last = prior.to(tokens.dtype).expand(batch, 1, *tokens.shape[2:])
-            return torch.cat([tokens, last], 1)
-
-        return unchecked(
-            Posterior,
-            alpha=with_prior(alpha, self.alpha0_p),
-            mu=with_prior(self.to_mu(hidden).to(dtype), self.prior_mu),
-            log_sigma=with_prior(log_sigma, self.prior_log_sigma),
-            mask=F.pad(mask, (0, 1), value=True),
-            prior=self.prior,
-        )
+        return self.prior.posterior(alpha, self.to_mu(hidden).to(dtype), log_sigma, mask)
 
     def gate_logits(self, hidden: Hidden, mask: TokenMask | None = None) -> PerToken:
         """Compute the logit of each token's gate, for a layer with gates: see `open_nvib.gates.open_probability`."""
@@ -268,9 +244,7 @@ class NVIB(nn.Module):
         gates = self._activate(self._scores(hidden, gate_shift), mask, request)
         alpha = self._counts(gates)
         if self.keep_share is not None:
-            if request.groups is not None:
-                return first_of_group(alpha, request.groups)
-            return component_of_token(alpha, self._cuts(alpha, request), max_joined_remainder=MAX_JOINED_REMAINDER)
+            return self._split(alpha, request).component_of_token()
         if self.has_gates and self.gate_pooling:
             return component_of_gates(gates, mask)
         positions = torch.arange(alpha.shape[-1], device=alpha.device).expand_as(alpha)
@@ -292,15 +266,14 @@ class NVIB(nn.Module):
             )
         return VectorRequest() if request is None else request
 
-    def _merge(self, alpha: Tensor, hidden: Tensor, request: VectorRequest) -> MergedTokens:
+    def _split(self, alpha: Tensor, request: VectorRequest) -> TokenSplit:
+        """Assign the tokens of a layer with `keep_share` to components."""
         if request.groups is not None:
-            return merge_groups(alpha, hidden, request.groups)
-        return merge_tokens(alpha, hidden, self._cuts(alpha, request), max_joined_remainder=MAX_JOINED_REMAINDER)
-
-    def _cuts(self, alpha: Tensor, request: VectorRequest) -> Cuts:
-        """Find where to cut the pseudo-counts."""
+            check("NVIB", alpha=(alpha, "batch n"), groups=(request.groups, "int batch n"))
+            return split_groups(alpha, request.groups)
         _check_request(alpha, request)
-        return find_cuts(alpha, request, unit=self.delta, share=self._built_with("keep_share"))
+        cuts = find_cuts(alpha, request, unit=self.delta, share=self._built_with("keep_share"))
+        return split_tokens(alpha, cuts, max_joined_remainder=MAX_JOINED_REMAINDER)
 
     def _scores(self, hidden: Tensor, gate_shift: PerText) -> Tensor:
         """Compute what the activation turns into α: a projection of each token, (batch, n)."""

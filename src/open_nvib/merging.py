@@ -1,20 +1,22 @@
-"""Merging: neighbouring tokens share a component of a given pseudo-count.
+"""Merging: neighbouring tokens share a component of a given pseudo-count; tokens of a set share a vector.
 
 A Dirichlet process can be cut anywhere and joined again. By the aggregation property of the Dirichlet distribution,
 sums of weights are again Dirichlet, with the sums of their pseudo-counts; conversely, a component can be split into two
 with parts of its pseudo-count. So the pseudo-counts of the tokens are laid end to end and cut where a component is
 full. The pseudo-count of a component is the sum of the parts in it, and α₀ stays the same. The size of a component can
 differ from text to text, and so can the offset of the cuts.
+
+The tokens of a set have no order: `merge_groups` takes groups as they are given, `SetPool` finds them by distance.
 """
 
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float, Int, Real
-from torch import Tensor
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int, Real
+from torch import Tensor, nn
 
-from open_nvib._checks import check
-from open_nvib._tensors import BatchRecord, Hidden, Index, PerToken, TensorRecord, unchecked, widen
+from open_nvib._tensors import BatchRecord, Hidden, Index, PerToken, TensorRecord, check, unchecked, widen
 
 PerText = Real[Tensor, "..."] | float
 """A number for each text, or one for all."""
@@ -72,55 +74,61 @@ class MergedTokens(BatchRecord):
 
 @dataclass(frozen=True)
 class TokenSplit:
-    """Assignment of tokens to components. A token lies in one component, or is cut and lies in two adjacent ones.
+    """Assignment of tokens to components. A token lies in one component, or is cut and lies in two adjacent ones."""
 
-    Args:
-        counts: pseudo-counts of the tokens, in units of a full component.
-        first: position of the component in which the token begins.
-        last: position of the component in which the token ends.
-        in_last: share of the token in `last` if it is cut, else 0.
-    """
+    counts: PerToken  # pseudo-counts in units of a full component
+    first: Int[Tensor, "batch n"]  # position of the component in which the token begins
+    last: Int[Tensor, "batch n"]  # position of the component in which it ends
+    in_last: PerToken  # share of the token in `last` if it is cut, else 0
+    per_component: Float[Tensor, "#batch 1"] | float  # pseudo-count of a full component
 
-    counts: PerToken
-    first: Int[Tensor, "batch n"]
-    last: Int[Tensor, "batch n"]
-    in_last: PerToken
+    def merge(self, hidden: Hidden) -> MergedTokens:
+        """Add up the pseudo-counts in each component, and average the hidden states."""
+        in_last = self.counts * self.in_last
+        # A token has a part in the component where it begins, and one in that where it ends, most often of 0.
+        parts = ((self.first, self.counts - in_last), (self.last, in_last))
+        counts, mixed = torch.zeros_like(self.counts), torch.zeros_like(hidden)
+        for position, part in parts:
+            counts = counts.scatter_add(-1, position, part)
+        filled = torch.where(counts == 0, 1.0, counts)
+        for position, part in parts:
+            share = (part / filled.gather(-1, position)).unsqueeze(-1).to(hidden.dtype)
+            mixed = mixed.scatter_add(-2, position.unsqueeze(-1).expand_as(hidden), share * hidden)
+        return unchecked(MergedTokens, alpha=counts * self.per_component, hidden=mixed)
+
+    def component_of_token(self) -> Int[Tensor, "batch n"]:
+        """Find the position of the component that holds the largest part of each token; -1 for a token with α = 0."""
+        return torch.where(self.counts > 0, torch.where(self.in_last > 0.5, self.last, self.first), -1)
 
 
 @dataclass(frozen=True)
 class Cuts:
-    """Where the pseudo-counts of each text are cut.
+    """Where the pseudo-counts of each text are cut."""
 
-    Args:
-        per_component: the pseudo-count of a full component.
-        offset: the part of the first component that is left out, so that all cuts move; from 0 to below 1.
-    """
-
-    per_component: Float[Tensor, "#batch 1"] | float
-    offset: Float[Tensor, "#batch 1"] | float = 0.0
+    per_component: Float[Tensor, "#batch 1"] | float  # pseudo-count of a full component
+    offset: Float[Tensor, "#batch 1"] | float = 0.0  # part of the first component that is left out, below 1: moves all
 
 
 def find_cuts(alpha: PerToken, request: VectorRequest, *, unit: Float[Tensor, ""] | float, share: PerText) -> Cuts:
     """Find the cuts that give each text the number or share of components that is requested.
 
     With a number, there are fewer components if a token has more than a component's pseudo-count. The offset is reduced
-    if it would cut the first token.
-
-    Args:
-        alpha: pseudo-counts of the tokens.
-        request: the number or the share of components, and the offset.
-        unit: what one token is expected to have.
-        share: components for each `unit` of pseudo-count, if nothing is requested.
+    if it would cut the first token. If nothing is requested, there are `share` components for each `unit` of
+    pseudo-count, which is what one token is expected to have.
     """
     counts = widen(alpha)
     offset = _per_text(request.offset, counts)
     present = counts > 0
     total = counts.sum(-1, keepdim=True)
     first = (counts * (present & (present.cumsum(-1) == 1))).sum(-1, keepdim=True)  # of the first token
+
+    # By a share, the size of a component follows from what a token is expected to have.
     size = _per_text(unit, counts) / _per_text(share if request.share is None else request.share, counts)
     by_share = Cuts(size, torch.minimum(offset, 1 - (first / size).clamp(max=1.0)))
     if request.vectors is None:
         return by_share
+
+    # By a number, the components of a text share its total evenly, but for what the offset leaves out of the first.
     vectors = _per_text(request.vectors, counts)
     number = torch.minimum(vectors.clamp(min=1), present.sum(-1, keepdim=True).clamp(min=1))
     # The first component holds (1 - offset)·size, and must hold the first token: total/(number - offset) is the size.
@@ -128,6 +136,8 @@ def find_cuts(alpha: PerToken, request: VectorRequest, *, unit: Float[Tensor, ""
     room_before = ((total - number * first) / torch.where(others > 0, others, 1.0)).clamp(min=0.0)
     offset = torch.minimum(offset, torch.where(others > 0, room_before, 0.0))
     size = torch.where(total > 0, total, 1.0) / (number - offset)
+
+    # A text with the number 0 gets its own share.
     own = vectors == 0
     return Cuts(torch.where(own, by_share.per_component, size), torch.where(own, by_share.offset, offset))
 
@@ -137,8 +147,16 @@ def _per_text(value: PerText, like: Tensor) -> Float[Tensor, "batch 1"]:
     return widen(value, like).reshape(-1, 1)
 
 
-def split_tokens(alpha: PerToken, cuts: Cuts, max_joined_remainder: float) -> TokenSplit:
-    """Lay the pseudo-counts end to end and cut them where components are full: see `merge_tokens`."""
+def split_tokens(alpha: PerToken, cuts: Cuts, *, max_joined_remainder: float = ROUNDING_TOLERANCE) -> TokenSplit:
+    """Lay the pseudo-counts end to end and cut them where components are full; padding has α = 0.
+
+    The remainder at the end of a text is one more component, or joins the last if it is at most `max_joined_remainder`
+    of a component.
+
+    If all pseudo-counts are a share s of a component's, each component has 1/s tokens, with parts of tokens if 1/s is
+    not a whole number. A token with a larger pseudo-count fills more of a component, at most a whole one: the excess
+    adds to its weight and takes no more room. The shares are smooth in α, so that they can be learned.
+    """
     # Interval of each token on the line, in components: a token takes the room of at most one.
     counts = widen(alpha) / cuts.per_component
     room = counts.clamp(max=1.0)
@@ -163,32 +181,15 @@ def split_tokens(alpha: PerToken, cuts: Cuts, max_joined_remainder: float) -> To
         first=torch.where(is_cut, position.roll(1, -1), position),
         last=position,
         in_last=torch.where(is_cut, (end - last) / torch.where(is_cut, room, 1.0), 0.0),
+        per_component=cuts.per_component,
     )
 
 
-def merge_tokens(
-    alpha: PerToken, hidden: Hidden, cuts: Cuts, *, max_joined_remainder: float = ROUNDING_TOLERANCE
-) -> MergedTokens:
-    """Merge tokens into components; padding has α = 0.
-
-    The remainder at the end of a text is one more component, or joins the last if it is at most `max_joined_remainder`
-    of a component.
-
-    If all pseudo-counts are a share s of a component's, each component has 1/s tokens, with parts of tokens if 1/s is
-    not a whole number. A token with a larger pseudo-count fills more of a component, at most a whole one: the excess
-    adds to its weight and takes no more room. The shares are smooth in α, so that they can be learned.
-    """
-    split = split_tokens(alpha, cuts, max_joined_remainder)
-    in_last = split.counts * split.in_last
-    parts = ((split.first, split.counts - in_last), (split.last, in_last))
-    counts, mixed = torch.zeros_like(split.counts), torch.zeros_like(hidden)
-    for position, part in parts:
-        counts = counts.scatter_add(-1, position, part)
-    filled = torch.where(counts == 0, 1.0, counts)
-    for position, part in parts:
-        share = (part / filled.gather(-1, position)).unsqueeze(-1).to(hidden.dtype)
-        mixed = mixed.scatter_add(-2, position.unsqueeze(-1).expand_as(hidden), share * hidden)
-    return unchecked(MergedTokens, alpha=(counts * cuts.per_component).to(alpha.dtype), hidden=mixed)
+def split_groups(alpha: PerToken, groups: Int[Tensor, "batch n"]) -> TokenSplit:
+    """Assign each token to the component of its group, at the position of the first token with weight in the group."""
+    same = (groups.unsqueeze(-1) == groups.unsqueeze(-2)) & (alpha > 0).unsqueeze(-2)  # (batch, token, other token)
+    position = same.to(torch.uint8).argmax(-1)
+    return TokenSplit(alpha, first=position, last=position, in_last=torch.zeros_like(alpha), per_component=1.0)
 
 
 def merge_groups(alpha: PerToken, hidden: Hidden, groups: Int[Tensor, "batch n"]) -> MergedTokens:
@@ -203,24 +204,89 @@ def merge_groups(alpha: PerToken, hidden: Hidden, groups: Int[Tensor, "batch n"]
     """
     states = {"hidden": (hidden, "real batch n size"), "groups": (groups, "int batch n")}
     check("merge_groups", alpha=(alpha, "batch n; >= 0"), **states)
-    position = first_of_group(alpha, groups).clamp(min=0)  # a token without weight adds nothing wherever it goes
-    counts = torch.zeros_like(alpha).scatter_add(-1, position, alpha)
-    share = alpha / torch.where(counts == 0, 1.0, counts).gather(-1, position)
-    weighted = share.unsqueeze(-1).to(hidden.dtype) * hidden
-    mixed = torch.zeros_like(hidden).scatter_add(-2, position.unsqueeze(-1).expand_as(hidden), weighted)
-    return unchecked(MergedTokens, alpha=counts, hidden=mixed)
+    return split_groups(alpha, groups).merge(hidden)
 
 
-def first_of_group(alpha: PerToken, groups: Int[Tensor, "batch n"]) -> Int[Tensor, "batch n"]:
-    """Find the position of the first token with weight in each token's group; -1 for a token with α = 0."""
-    present = alpha > 0
-    same = (groups.unsqueeze(-1) == groups.unsqueeze(-2)) & present.unsqueeze(-2)  # (batch, token, other token)
-    return torch.where(present, same.to(torch.uint8).argmax(-1), -1)
+@dataclass(frozen=True, eq=False)
+class PooledSet(BatchRecord):
+    """Hidden states of the vectors of each set, and which of them there are: the input of `NVIB`."""
+
+    hidden: Float[Tensor, "batch vectors size"]
+    mask: Bool[Tensor, "batch vectors"]
 
 
-def component_of_token(
-    alpha: PerToken, cuts: Cuts, *, max_joined_remainder: float = ROUNDING_TOLERANCE
+def nearest_centres(
+    places: Float[Tensor, "batch n dims"], mask: Bool[Tensor, "batch n"], counts: Int[Tensor, " batch"], width: int
 ) -> Int[Tensor, "batch n"]:
-    """Find the position of the component that holds the largest part of each token; -1 for a token with α = 0."""
-    split = split_tokens(alpha, cuts, max_joined_remainder)
-    return torch.where(split.counts > 0, torch.where(split.in_last > 0.5, split.last, split.first), -1)
+    """Find the centre nearest to each token, by number, among `counts` ≤ `width` centres in each set.
+
+    The centres are tokens, by farthest-point sampling: the first is the one nearest to the mean of the set, each other
+    is the one farthest from those before it. Of tokens at the same distance, the first is taken.
+    """
+    wide = places.detach().masked_fill(~mask.unsqueeze(-1), 0.0)
+    middle = wide.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
+    centre = (wide - middle).square().sum(-1).masked_fill(~mask, torch.inf).argmin(-1)  # (batch,)
+    nearest = torch.full(mask.shape, torch.inf, dtype=wide.dtype, device=wide.device)
+    cells = torch.zeros(mask.shape, dtype=torch.long, device=wide.device)
+    for number in range(width):
+        at = wide.gather(1, centre[:, None, None].expand(-1, 1, wide.shape[-1]))
+        distance = (wide - at).square().sum(-1)
+        closer = (distance < nearest) & (number < counts).unsqueeze(-1)
+        cells, nearest = torch.where(closer, number, cells), torch.where(closer, distance, nearest)
+        centre = nearest.masked_fill(~mask, -1.0).argmax(-1)
+    return cells
+
+
+class SetPool(nn.Module):
+    """Merge tokens around evenly spread centres into the number of vectors asked for.
+
+    Farthest-point sampling spreads the centres, a token joins the nearest one, and a vector is the mean of its tokens
+    plus a feed-forward layer whose hidden units are averaged over them. With as many vectors as tokens, each token has
+    its own. The order of the tokens does not matter.
+
+    >>> pool, nvib, tokens = SetPool(16), NVIB(16), torch.randn(2, 49, 16)
+    >>> pooled = pool(tokens, vectors=torch.tensor([3, 8]))
+    >>> nvib(pooled.hidden, pooled.mask).lengths
+    tensor([3, 8])
+
+    Args:
+        size: size of the tokens and of the vectors.
+        ffn_size: size of the feed-forward layer; default 4·`size`.
+    """
+
+    def __init__(self, size: int, *, ffn_size: int | None = None) -> None:
+        super().__init__()
+        width = 4 * size if ffn_size is None else ffn_size
+        check("SetPool", size=(size, int), ffn_size=(width, int))
+        self.norm, self.up, self.down = nn.LayerNorm(size), nn.Linear(size, width), nn.Linear(width, size)
+
+    def forward(
+        self,
+        tokens: Float[Tensor, "batch n size"],
+        mask: Bool[Tensor, "batch n"] | None = None,
+        *,
+        vectors: Int[Tensor, " batch"] | int | None = None,
+        places: Float[Tensor, "batch n dims"] | None = None,
+    ) -> PooledSet:
+        """Pool the tokens of each set into `vectors` vectors, for all sets or for each; default one for each token.
+
+        The result has `vectors` columns if that is one number for all sets, and n otherwise. A set has at most as many
+        vectors as tokens at different places. `places` are the coordinates that distances are measured in; default the
+        tokens themselves. `mask` is True for real tokens; a set without any has no vectors.
+        """
+        n = tokens.shape[1]
+        mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool) if mask is None else mask
+        vectors = n if vectors is None else vectors
+        places = tokens if places is None else places
+        given = {"vectors": (vectors, "number batch; >= 1"), "places": (places, "real batch n dims")}
+        check("SetPool", tokens=(tokens, "batch n size"), mask=(mask, "bool batch n"), **given)
+        width = min(vectors, n) if isinstance(vectors, int) else n
+        counts = torch.as_tensor(vectors, device=tokens.device).expand(len(tokens))
+        cells = nearest_centres(places, mask, counts, width)
+        shares = F.one_hot(cells, width).to(tokens.dtype) * mask.unsqueeze(-1)  # (batch, n, width)
+        size = shares.sum(1).unsqueeze(-1)  # tokens of each vector
+        shares = shares.mT / size.clamp(min=1.0)
+        tokens = tokens.masked_fill(~mask.unsqueeze(-1), 0.0)
+        hidden = shares @ tokens + self.down(shares @ F.gelu(self.up(self.norm(tokens))))
+        there = size.squeeze(-1) > 0
+        return unchecked(PooledSet, hidden=hidden.masked_fill(~there.unsqueeze(-1), 0.0), mask=there)

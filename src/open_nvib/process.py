@@ -1,4 +1,4 @@
-"""Dirichlet processes: the bounded and unbounded priors, and the factorised posterior of a text."""
+"""Dirichlet processes: mixtures, which are their samples and means, the priors, and the posterior of a text."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,10 +9,23 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Real
 from torch import Tensor
 
-from open_nvib._checks import check
-from open_nvib._tensors import BatchRecord, TensorRecord, can_read, log_weight, normal_like, unchecked, values_of, widen
+from open_nvib._tensors import (
+    Batch,
+    BatchRecord,
+    Hidden,
+    Noise,
+    PerToken,
+    TensorRecord,
+    TokenMask,
+    can_read,
+    check,
+    log_weight,
+    normal_like,
+    unchecked,
+    values_of,
+    widen,
+)
 from open_nvib.distributions import METHODS, Method, bounded_dp_kl, gaussian_kl, log_dirichlet
-from open_nvib.mixtures import GaussianMixture, ImpulseMixture
 
 KLForm = Literal["expected", "exact"]
 KL_FORMS: tuple[str, ...] = get_args(KLForm)
@@ -30,6 +43,124 @@ def vectors_at(share: Real[Tensor, "*#batch"] | float, lengths: Int[Tensor, "*ba
 
 
 @dataclass(frozen=True, eq=False)
+class ImpulseMixture(BatchRecord):
+    """F = Σᵢ πᵢ δ(zᵢ): a weighted set of vectors, such as a sample of a Dirichlet process.
+
+    >>> mixture = ImpulseMixture(z=torch.randn(2, 5, 8), log_pi=torch.zeros(2, 5))  # two sets of five equal vectors
+    >>> mixture[0].vectors.shape
+    torch.Size([1, 5, 8])
+
+    Args:
+        z: the vectors.
+        log_pi: logarithms of their weights, -inf for a vector that is not there; they need not be normalised.
+        spread: Σ_h σ_h² of each vector that stands for draws around it (`GaussianMixture.points`). Attention adds it to
+            ‖z‖², which makes the squared norm that of a draw on average. None is 0: the vectors are what they are.
+    """
+
+    z: Float[Tensor, "*batch n p"]
+    log_pi: Float[Tensor, "*batch n"]
+    spread: Float[Tensor, "*batch n"] | None = None
+
+    def __post_init__(self) -> None:
+        spread = {} if self.spread is None else {"spread": (self.spread, "*batch n; >= 0")}
+        log_pi = self.log_pi, "*batch n; log, some > -inf"
+        check("ImpulseMixture", z=(self.z, "*batch n p"), log_pi=log_pi, **spread)
+
+    @property
+    def vectors(self) -> Float[Tensor, "*batch n p"]:
+        """The vectors, by the name that both kinds of mixture have."""
+        return self.z
+
+    @property
+    def log_weights(self) -> Float[Tensor, "*batch n"]:
+        """The logarithms of the weights, by the name that both kinds of mixture have."""
+        return self.log_pi
+
+    def compact(self) -> "ImpulseMixture":
+        """Remove vectors without weight: n becomes the largest number of vectors with weight in the batch."""
+        return _compacted(self, self.log_pi)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianMixture(BatchRecord):
+    """G₀ = Σᵢ αᵢ/α₀ N(μᵢ, σᵢ²): the base distribution of a Dirichlet process. `log_alpha` need not be normalised.
+
+    >>> mu = torch.randn(2, 5, 8)
+    >>> mixture = GaussianMixture(mu=mu, log_sigma=torch.full_like(mu, -1.0), log_alpha=torch.zeros(2, 5))
+    >>> mixture.points().vectors.shape
+    torch.Size([2, 5, 8])
+    """
+
+    mu: Float[Tensor, "*batch n p"]
+    log_sigma: Float[Tensor, "*batch n p"]
+    log_alpha: Float[Tensor, "*batch n"]
+
+    def __post_init__(self) -> None:
+        mu, log_sigma = ((x, "*batch n p") for x in (self.mu, self.log_sigma))
+        check("GaussianMixture", mu=mu, log_sigma=log_sigma, log_alpha=(self.log_alpha, "*batch n; log, some > -inf"))
+
+    @property
+    def vectors(self) -> Float[Tensor, "*batch n p"]:
+        """The means, by the name that both kinds of mixture have."""
+        return self.mu
+
+    @property
+    def log_weights(self) -> Float[Tensor, "*batch n"]:
+        """The logarithms of the weights, by the name that both kinds of mixture have."""
+        return self.log_alpha
+
+    def points(self) -> ImpulseMixture:
+        """Read each component as a typical draw without its noise: impulses at μᵢ of weight αᵢ/α₀, and their spread.
+
+        A draw z has the log-likelihood u·z/√d − ‖z‖²/2√d, on average u·μ/√d − (‖μ‖² + Σ_h σ_h²)/2√d. So attention
+        over the points gives each component its average log-likelihood (see `compare_readings`).
+        """
+        spread = (2 * self.log_sigma).exp().sum(-1)
+        return unchecked(ImpulseMixture, z=self.mu, log_pi=self.log_alpha.log_softmax(-1), spread=spread)
+
+    def compact(self) -> "GaussianMixture":
+        """Remove components without weight: n becomes the largest number of components with weight in the batch."""
+        return _compacted(self, self.log_alpha)
+
+    def mix(self, other: "GaussianMixture", weight: float | Float[Tensor, "*batch"]) -> "GaussianMixture":
+        """Mix the distributions (1 − weight)·self + weight·other: the components of both, with new weights."""
+        check("mix", other=(other, GaussianMixture, "Call .mean() on a posterior."))
+        vectors = {
+            "mu": (self.mu, "*batch n p"),
+            "other": (other.mu, "real *batch m p", "Select or encode as many texts."),
+        }
+        check("mix", **vectors, weight=(weight, "number *batch; 0 to 1", "0 is all of self, 1 all of other."))
+        share = widen(weight, like=self.mu)
+        mine = self.log_alpha.log_softmax(-1) + log_weight(1 - share).to(self.log_alpha.dtype).unsqueeze(-1)
+        theirs = other.log_alpha.log_softmax(-1) + log_weight(share).to(other.log_alpha.dtype).unsqueeze(-1)
+        return unchecked(
+            GaussianMixture,
+            mu=torch.cat([self.mu, other.mu], -2),
+            log_sigma=torch.cat([self.log_sigma, other.log_sigma], -2),
+            log_alpha=torch.cat([mine, theirs], -1),
+        )
+
+
+def append_component(tokens: Tensor, last: Tensor) -> Tensor:
+    """Append one component, the same for all texts, to (batch, n) or (batch, n, p), in the dtype of the tokens."""
+    return torch.cat([tokens, last.to(tokens.dtype).expand(len(tokens), 1, *tokens.shape[2:])], 1)
+
+
+def _compacted(mixture: Batch, log_weights: Float[Tensor, "*batch n"]) -> Batch:
+    """Move the components with weight to the front, in their order, and cut the others off."""
+    gone = log_weights.isneginf()
+    most_kept = int((~gone).sum(-1).max()) if gone.numel() else 0
+    order = gone.to(torch.uint8).argsort(dim=-1, stable=True)[..., :most_kept]
+
+    def take(x: Tensor) -> Tensor:
+        if x.ndim == order.ndim:
+            return x.gather(-1, order)
+        return x.gather(-2, order.unsqueeze(-1).expand(*order.shape, x.shape[-1]))
+
+    return mixture.map(take)
+
+
+@dataclass(frozen=True, eq=False)
 class BDP(TensorRecord):
     """Bounded Dirichlet process BDP(G₀, α₀, κ₀): κ₀ vectors from the Gaussian G₀, weights from Dir(α₀/κ₀, …).
 
@@ -44,9 +175,7 @@ class BDP(TensorRecord):
     def __post_init__(self) -> None:
         check("BDP", **_prior_arguments(self, alpha0=self.alpha0))
 
-    def sample(
-        self, kappa0: Counts, *, method: Method = "paper", generator: torch.Generator | None = None
-    ) -> ImpulseMixture:
+    def sample(self, kappa0: Counts, *, method: Method = "paper", generator: Noise = None) -> ImpulseMixture:
         """Sample a mixture for each entry of `kappa0`, padded with weights of zero to the largest."""
         counts = _as_counts("BDP.sample", "kappa0", kappa0, "> 0", like=self.mu)
         return _sample_bounded(self, counts, self.alpha0.expand(counts.shape), method, generator)
@@ -74,9 +203,7 @@ class UDP(TensorRecord):
         if can_read(self.size_weights) and self.size_weights[0] != 0:
             raise ValueError(f"UDP: size_weights[0] is {self.size_weights[0]}, expected 0: a mixture has a vector.")
 
-    def sample(
-        self, count: int, *, method: Method = "paper", generator: torch.Generator | None = None
-    ) -> ImpulseMixture:
+    def sample(self, count: int, *, method: Method = "paper", generator: Noise = None) -> ImpulseMixture:
         """Sample `count` mixtures of various sizes, padded with weights of zero to the largest."""
         check("UDP.sample", count=(count, int))
         kappa = torch.multinomial(widen(self.size_weights), count, replacement=True, generator=generator)
@@ -115,6 +242,17 @@ class ConditionalBDP(TensorRecord):
             return lengths
         return vectors_at(self.keep_share, lengths)
 
+    def posterior(self, alpha: PerToken, mu: Hidden, log_sigma: Hidden, mask: TokenMask) -> "Posterior":
+        """Make the posterior of the tokens' components; the prior's component follows them as the last."""
+        return unchecked(
+            Posterior,
+            alpha=append_component(alpha, self.alpha0_p),
+            mu=append_component(mu, self.mu),
+            log_sigma=append_component(log_sigma, self.log_sigma),
+            mask=F.pad(mask, (0, 1), value=True),
+            prior=self,
+        )
+
     def sample(
         self,
         lengths: Counts,
@@ -122,7 +260,7 @@ class ConditionalBDP(TensorRecord):
         vectors: Counts | None = None,
         kappa: int = 1,
         method: Method = "paper",
-        generator: torch.Generator | None = None,
+        generator: Noise = None,
     ) -> ImpulseMixture:
         """Sample (n + 1)·kappa vectors, or (m + 1)·kappa, for each length n, padded with weights of zero.
 
@@ -196,9 +334,7 @@ class Posterior(BatchRecord):
         alive = ((self.alpha > 0) & self.mask)[:, :-1].sum(-1)
         return alive / self.lengths.clamp(min=1)
 
-    def sample(
-        self, kappa: int = 1, method: Method = "paper", generator: torch.Generator | None = None
-    ) -> ImpulseMixture:
+    def sample(self, kappa: int = 1, method: Method = "paper", generator: Noise = None) -> ImpulseMixture:
         """Draw the factorised sample of `eq:eq:bnd-posterior`: `kappa` adjacent vectors for each component.
 
         ρ ~ Dir(α) divides the weight between components, and π′ᵢ ~ Dir(αᵢ/κ, …) divides a component's weight between
@@ -310,7 +446,7 @@ def _same_prior(a: ConditionalBDP, b: ConditionalBDP) -> bool:
 
 
 def _sample_bounded(
-    base: BDP | ConditionalBDP, kappa0: Tensor, alpha0: Tensor, method: str, generator: torch.Generator | None
+    base: BDP | ConditionalBDP, kappa0: Tensor, alpha0: Tensor, method: str, generator: Noise
 ) -> ImpulseMixture:
     """Sample BDP(G₀, alpha0, kappa0) for each entry of the (batch,) tensors."""
     check("sample", method=(method, METHODS))

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from open_nvib._checks import check
+from open_nvib._tensors import Noise, check
 from open_nvib.attention import DenoisingAttention
 from open_nvib.process import Posterior
 
@@ -93,7 +93,7 @@ def compare_readings(
     posterior: Posterior,
     *,
     samples: int = 16,
-    generator: torch.Generator | None = None,
+    generator: Noise = None,
 ) -> ReadingComparison:
     """Attend to the mean, the points and some samples of a posterior, and compare the results.
 

@@ -8,8 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from open_nvib._checks import check
-from open_nvib._tensors import BatchRecord, unchecked
+from open_nvib._tensors import BatchRecord, Noise, check, unchecked
 
 ShareDistribution = Literal["log_uniform", "uniform", "divisors"]
 SHARE_DISTRIBUTIONS: tuple[str, ...] = get_args(ShareDistribution)
@@ -41,7 +40,7 @@ def draw_shares(
     *,
     smallest: float = 0.1,
     device: torch.device | str | None = None,
-    generator: torch.Generator | None = None,
+    generator: Noise = None,
 ) -> Float[Tensor, " count"]:
     """Draw a share of vectors per token for each item of a batch, for `VectorRequest(share=…)`.
 
@@ -63,10 +62,7 @@ def draw_shares(
 
 
 def draw_numbers(
-    most: Int[Tensor, " items"],
-    distribution: ShareDistribution = "log_uniform",
-    *,
-    generator: torch.Generator | None = None,
+    most: Int[Tensor, " items"], distribution: ShareDistribution = "log_uniform", *, generator: Noise = None
 ) -> Int[Tensor, " items"]:
     """Draw a number of vectors from 1 to `most` for each item, in training.
 

@@ -5,7 +5,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import open_nvib as nv
-from open_nvib.merging import Cuts, merge_tokens
+from open_nvib.merging import Cuts, split_tokens
 from open_nvib.process import MAX_JOINED_REMAINDER
 
 BATCH, N, SIZE, P = 3, 5, 11, 7
@@ -149,10 +149,10 @@ def test_keep_share_merges_before_the_projections(hidden, mask):
     layer = merging_layer()
     posterior = layer(hidden, mask)
     counts = (hidden @ layer.to_alpha.weight[0] + layer.to_alpha.bias).relu() * 2.0
-    merged = merge_tokens(
-        counts.masked_fill(~mask, 0.0), hidden, Cuts(2.0 / 0.4), max_joined_remainder=MAX_JOINED_REMAINDER
-    )
-    torch.testing.assert_close(posterior.alpha[:, :-1], merged.alpha)
+    cuts = Cuts(2.0 / 0.4)
+    split = split_tokens(counts.masked_fill(~mask, 0.0), cuts, max_joined_remainder=MAX_JOINED_REMAINDER)
+    merged = split.merge(hidden)
+    torch.testing.assert_close(posterior.alpha[:, :-1], merged.alpha.to(hidden.dtype))
     torch.testing.assert_close(posterior.mu[:, :-1], layer.to_mu(merged.hidden))
     torch.testing.assert_close(posterior.log_sigma[:, :-1], layer.to_log_sigma(merged.hidden))
     assert posterior.lengths.tolist() == [5, 2, 0]

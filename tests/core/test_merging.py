@@ -1,14 +1,21 @@
 """Merging: tokens laid end to end and cut into components, against a slow loop, strides, and the Dirichlet itself."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
 import torch
 
-from open_nvib.merging import Cuts, component_of_token, merge_tokens
+from open_nvib.merging import Cuts, split_tokens
 
 BATCH, N, SIZE = 3, 11, 5
+
+
+def merge_tokens(alpha, hidden, cuts, **options):
+    """Components in the precision of the tokens."""
+    merged = split_tokens(alpha, cuts, **options).merge(hidden)
+    return replace(merged, alpha=merged.alpha.to(alpha.dtype))
 
 
 @pytest.fixture
@@ -73,13 +80,13 @@ def test_a_token_that_is_cut_has_a_part_in_both():
 
 def test_component_of_token_holds_the_largest_part(tokens):
     alpha = tokens[0]
-    found = component_of_token(alpha, Cuts(1.3))
+    found = split_tokens(alpha, Cuts(1.3)).component_of_token()
     for row in range(BATCH):
         components = by_hand(alpha[row], 1.3)
         for place in range(N):
             most = max((c for c in components if place in c), key=lambda c: c[place])
             assert found[row, place] == min(most)
-    assert component_of_token(torch.tensor([[1.0, 0.0, 1.0]]), Cuts(2.0)).tolist() == [[0, -1, 0]]
+    assert split_tokens(torch.tensor([[1.0, 0.0, 1.0]]), Cuts(2.0)).component_of_token().tolist() == [[0, -1, 0]]
 
 
 def test_a_small_rest_joins_the_last_component():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from open_nvib import NVIB, DenoisingAttention, NVIBEncoder, NVIBEncoderLayer, Posterior
-from open_nvib.stack import causal_mask
+from open_nvib.transformer import causal_mask
 
 B, N, SIZE, HEADS = 3, 7, 10, 2
 MASK = torch.tensor([[True] * 7, [True] * 4 + [False] * 3, [True] * 1 + [False] * 6])

@@ -15,8 +15,7 @@ from open_nvib.evaluation.densities import (
     dirichlet_log_density,
     mutual_information,
 )
-from open_nvib.mixtures import ImpulseMixture
-from open_nvib.process import ConditionalBDP, Posterior
+from open_nvib.process import ConditionalBDP, ImpulseMixture, Posterior
 from open_nvib.text.model.bottlenecks import VectorLatent
 
 P = 3

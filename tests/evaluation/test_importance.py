@@ -11,7 +11,7 @@ import torch
 
 from open_nvib.evaluation.densities import densities
 from open_nvib.evaluation.latent import importance_bound, log_likelihood, log_weights
-from open_nvib.mixtures import ImpulseMixture
+from open_nvib.process import ImpulseMixture
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import plain_mixture
 from open_nvib.text.model.configuration import TextAutoencoderConfig

@@ -10,13 +10,12 @@ import torch
 from torch.distributions import Dirichlet, Normal
 
 from open_nvib.evaluation.latent import active_units, diagnose, perplexity
-from open_nvib.mixtures import ImpulseMixture
-from open_nvib.process import Posterior
+from open_nvib.process import ImpulseMixture, Posterior
 from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import LatentOutput, TextAutoencoder
-from open_nvib.text.model.batches import Collator
 from open_nvib.text.model.bottlenecks import plain_mixture
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.decoding import Collator
 
 PAD, BOS, EOS = 0, 1, 2
 TEXTS = [[5, 3, 9], [7, 7, 4, 6, 3], [8], [3, 4, 5], [9, 9, 6, 5, 3, 10]]

@@ -8,6 +8,7 @@ import pickle
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from importlib import import_module
 
 import jaxtyping
 import pytest
@@ -48,7 +49,7 @@ from open_nvib.store.files import InputError
 
 @pytest.fixture(autouse=True)
 def _short_generation(monkeypatch):
-    monkeypatch.setattr("open_nvib.pretrained.calibration.MAX_NEW_TOKENS", 9)
+    monkeypatch.setattr(import_module("open_nvib.pretrained.convert"), "MAX_NEW_TOKENS", 9)  # not the function
 
 
 @pytest.fixture(scope="module", params=KINDS)

@@ -14,8 +14,8 @@ from transformers import TrainingArguments
 from open_nvib import gaussian_kl
 from open_nvib.pretrained import NVIBTrainer, convert
 from open_nvib.pretrained.attention import find_projection, nvibs
-from open_nvib.pretrained.calibration import with_decoder_mask
 from open_nvib.pretrained.families import find_attentions
+from open_nvib.pretrained.measures import with_decoder_mask
 
 
 @pytest.fixture(scope="module", params=[family for family in KINDS if family not in ROTARY])
@@ -219,8 +219,6 @@ def test_a_kl_that_does_not_exist_is_one_clear_line():
 
 COMPILED = """
 import torch
-from tiny import calibration, inputs, tiny
-from open_nvib.pretrained import convert
 
 model = tiny("bert")
 converted = convert(model, calibration(model), tau_alpha=1.0, tau_sigma=0.2)

@@ -20,9 +20,8 @@ from open_nvib.text.data.tokenizer import load_tokenizer, token_names, train_tok
 from open_nvib.text.model import bottlenecks
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.backbone import options_of
-from open_nvib.text.model.batches import make_batch
 from open_nvib.text.model.configuration import TextAutoencoderConfig
-from open_nvib.text.model.decoding import reading
+from open_nvib.text.model.decoding import make_batch, reading
 from open_nvib.text.training.train import make_model, train
 from open_nvib.text.using.inspection import attention_map
 from open_nvib.text.using.run import load_run

@@ -6,8 +6,7 @@ import tokenizers.models
 import torch
 import transformers
 
-from open_nvib.text.model.batches import Collator
-from open_nvib.text.model.decoding import detokenize, score_reconstruction
+from open_nvib.text.model.decoding import Collator, detokenize, score_reconstruction
 
 
 def test_collator_pads_texts_and_ends_labels():

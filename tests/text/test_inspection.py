@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_model import make_batch, make_model
 
-from open_nvib.mixtures import GaussianMixture
-from open_nvib.process import Posterior
+from open_nvib.process import GaussianMixture, Posterior
 from open_nvib.store.files import InputError
 from open_nvib.text.drawing import Difference, text_differences
 from open_nvib.text.model.bottlenecks import NVIBBottleneck

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch.distributions import Normal, kl_divergence
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM
 
-from open_nvib.merging import Cuts, merge_tokens
+from open_nvib.merging import Cuts, split_tokens
 from open_nvib.store.settings import LossSettings, ModelSettings
 from open_nvib.text.model.autoencoder import IGNORED, LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import kept_at_stride, plain_mixture, pool
@@ -270,7 +270,7 @@ def test_a_stride_can_pool_what_it_drops(share, size):
 @pytest.mark.parametrize("dropped", [0.25, 0.3, 0.5, 0.6, 0.75, 0.9])
 @pytest.mark.parametrize("n", [1, 6, 20, 50])
 def test_pooled_vectors_stand_where_the_stride_keeps_them(dropped, n):
-    merged = merge_tokens(torch.ones(1, n), torch.ones(1, n, 3), Cuts(1 / (1 - dropped)))
+    merged = split_tokens(torch.ones(1, n), Cuts(1 / (1 - dropped))).merge(torch.ones(1, n, 3))
     assert torch.equal(merged.alpha[0] > 0, kept_at_stride(n, dropped))
 
 

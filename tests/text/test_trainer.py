@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from open_nvib.text.model.batches import BATCHES_IN_POOL, LengthGroupedSampler
+from open_nvib.text.model.decoding import BATCHES_IN_POOL, LengthGroupedSampler
 from open_nvib.text.training.trainer import find_troubles, log_line
 
 # The order of the data

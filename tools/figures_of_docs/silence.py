@@ -19,7 +19,7 @@ from open_nvib.report.figures.style import canvas, style, to_svg
 from open_nvib.text import Run, load_prepared, load_run
 from open_nvib.text.drawing import BLUE, GREEN, MUTED, VERMILION
 from open_nvib.text.model.autoencoder import IGNORED
-from open_nvib.text.model.batches import make_batch
+from open_nvib.text.model.decoding import make_batch
 
 SENTENCES = 400
 QUANTILES = (0.1, 0.5, 0.9)

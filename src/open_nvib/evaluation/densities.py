@@ -39,8 +39,7 @@ from torch.distributions import Normal
 
 from open_nvib._tensors import normal_like, unchecked
 from open_nvib.distributions import log_dirichlet
-from open_nvib.mixtures import ImpulseMixture
-from open_nvib.process import Posterior
+from open_nvib.process import ImpulseMixture, Posterior
 from open_nvib.text.model.bottlenecks import Latent
 
 FAINT = 0.1

@@ -18,12 +18,11 @@ from tqdm.auto import tqdm
 
 from open_nvib.attention import Mixture
 from open_nvib.evaluation.densities import TextDensities, densities, mutual_information
-from open_nvib.mixtures import ImpulseMixture
+from open_nvib.process import ImpulseMixture
 from open_nvib.store.evaluations import LatentDiagnosis
 from open_nvib.text.model.autoencoder import TextAutoencoder
-from open_nvib.text.model.batches import Texts
 from open_nvib.text.model.bottlenecks import plain_mixture
-from open_nvib.text.model.decoding import encode
+from open_nvib.text.model.decoding import Texts, encode
 
 ACTIVE_VARIANCE = 0.01
 """A dimension is active if the posterior mean varies by more than this over the data (Burda et al., 2016)."""

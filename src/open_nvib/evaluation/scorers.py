@@ -24,8 +24,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, GPT2Config, GPT2LM
 
 from open_nvib.store.files import InputError, digest_of_file, in_one_line
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
-from open_nvib.text.model.batches import Collator, LengthGroupedSampler, Texts, in_batches
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.decoding import Collator, LengthGroupedSampler, Texts, in_batches
 from open_nvib.text.opening import open_saved, open_weights
 
 TRAINING_BATCH = 64

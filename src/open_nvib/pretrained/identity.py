@@ -14,11 +14,9 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from open_nvib._checks import check
-from open_nvib._tensors import TensorRecord, at_least_float32, unchecked, widen
+from open_nvib._tensors import TensorRecord, at_least_float32, check, unchecked, widen
 from open_nvib.layer import LOG_SIGMA_MIN
-from open_nvib.mixtures import GaussianMixture
-from open_nvib.process import ConditionalBDP, Posterior
+from open_nvib.process import ConditionalBDP, GaussianMixture, Posterior, append_component
 
 LOG_ALPHA_MAX = 60.0
 """Largest log α of a posterior, so that sums of α are finite in float32. The mean uses log α and has no such bound."""
@@ -194,9 +192,13 @@ class IdentityNVIB(nn.Module):
     def mean(self, x: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"] | None = None) -> GaussianMixture:
         """Compute the mean of the process: a component for each vector, and the prior's, which is last."""
         log_alpha = self.log_alpha(x) if mask is None else self.log_alpha(x).masked_fill(~mask, -torch.inf)
-        prior = log_alpha.new_full((len(x), 1), 0.0 if self.has_prior else -torch.inf)
-        mu, log_sigma = self._components(x)
-        return unchecked(GaussianMixture, mu=mu, log_sigma=log_sigma, log_alpha=torch.cat([log_alpha, prior], -1))
+        mu, log_sigma = self._gaussians(x)
+        return unchecked(
+            GaussianMixture,
+            mu=append_component(mu, self.prior_mu),
+            log_sigma=append_component(log_sigma, self.prior_log_sigma),
+            log_alpha=append_component(log_alpha, log_alpha.new_full((), 0.0 if self.has_prior else -torch.inf)),
+        )
 
     def posterior(self, x: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"] | None = None) -> Posterior:
         """Compute the posterior, of which a sample is drawn in training and whose KL is the regulariser."""
@@ -209,30 +211,20 @@ class IdentityNVIB(nn.Module):
         x = x.masked_fill(~mask.unsqueeze(-1), 0.0)
         log_alpha = self.log_alpha(x).to(at_least_float32(x.dtype)).clamp(max=LOG_ALPHA_MAX)
         alpha = log_alpha.exp().masked_fill(~mask, 0.0)
-        mu, log_sigma = self._components(x)
-        return unchecked(
-            Posterior,
-            alpha=torch.cat([alpha, torch.ones_like(alpha[:, :1])], 1),
-            mu=mu,
-            log_sigma=log_sigma,
-            mask=torch.cat([mask, torch.ones_like(mask[:, :1])], 1),
-            prior=unchecked(
-                ConditionalBDP,
-                mu=self.prior_mu,
-                log_sigma=self.prior_log_sigma,
-                alpha0_p=torch.ones_like(self.log_alpha0),
-                delta=torch.full_like(self.log_alpha0, self.delta),
-                keep_share=None,
-            ),
+        prior = unchecked(
+            ConditionalBDP,
+            mu=self.prior_mu,
+            log_sigma=self.prior_log_sigma,
+            alpha0_p=torch.ones_like(self.log_alpha0),
+            delta=torch.full_like(self.log_alpha0, self.delta),
+            keep_share=None,
         )
+        return prior.posterior(alpha, *self._gaussians(x), mask)
 
-    def _components(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """μ and log σ of the vectors and of the prior's component, (batch, n + 1, p)."""
+    def _gaussians(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return μ and log σ of the vectors, (batch, n, p), in float32 or wider."""
         dtype = at_least_float32(x.dtype)
-        batch, n, p = x.shape
-        log_sigma = self.log_sigma.to(dtype).clamp(min=LOG_SIGMA_MIN).expand(batch, n, p)
-        mu = torch.cat([x.to(dtype), self.prior_mu.to(dtype).expand(batch, 1, p)], 1)
-        return mu, torch.cat([log_sigma, self.prior_log_sigma.to(dtype).expand(batch, 1, p)], 1)
+        return x.to(dtype), self.log_sigma.to(dtype).clamp(min=LOG_SIGMA_MIN).expand(x.shape)
 
 
 def _half_square(x: Tensor, d: float) -> Tensor:

@@ -9,10 +9,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import PreTrainedModel, Trainer
 
-from open_nvib._checks import check
+from open_nvib._tensors import check
 from open_nvib.pretrained.attention import AttentionNVIB, nvibs, real_tokens
-from open_nvib.pretrained.calibration import with_decoder_mask
 from open_nvib.process import KL, KLForm
+
+IGNORED = -100
+"""Label of positions without a loss, as in transformers."""
 
 
 def nvib_kl(
@@ -99,6 +101,17 @@ def _seen(name: str, nvib: AttentionNVIB) -> tuple[Tensor, Tensor]:
         raise ValueError(f"{name} of the converted model has seen no input. Call the model first, in this thread.")
     x, mask = nvib.seen
     return x, real_tokens(x, mask)
+
+
+def with_decoder_mask(model: PreTrainedModel, inputs: dict[str, Any]) -> dict[str, Any]:
+    """Mask the decoder's padding, where labels end with -100, if no mask is given: the KL counts real tokens."""
+    labels = inputs.get("labels")
+    unneeded = not model.config.is_encoder_decoder or "decoder_attention_mask" in inputs
+    if unneeded or not isinstance(labels, Tensor) or labels.dim() != 2:
+        return inputs
+    real = (labels != IGNORED).flip(1).cumsum(1).flip(1) > 0
+    real[:, 0] = True  # no text is empty
+    return inputs | {"decoder_attention_mask": real.long()}
 
 
 class NVIBTrainer(Trainer):

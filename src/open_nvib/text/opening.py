@@ -4,6 +4,8 @@ All of open_nvib opens them here. Code that comes with a model is never run, wha
 """
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -40,12 +42,19 @@ def open_weights(kind: Any, path: str | Path, **options: Any) -> Any:
     return model
 
 
+@contextmanager
+def opening(path: Path, *, fix: str) -> Iterator[None]:
+    """Turn what a library raises about a damaged file, an error of many kinds, into an InputError."""
+    try:
+        yield
+    except Exception as error:
+        raise damaged(path, error, fix=fix) from error
+
+
 def open_tokenizer(folder: Path, *, fix: str) -> PreTrainedTokenizerBase:
     """Load a tokenizer that was saved in a folder; no code that comes with it is run."""
-    try:
+    with opening(folder, fix=fix):
         tokenizer = open_saved(AutoTokenizer, folder, local_files_only=True)
-    except Exception as error:  # a damaged file is an error of many kinds
-        raise damaged(folder, error, fix=fix) from error
     if len(tokenizer) <= len(tokenizer.all_special_tokens):  # without tokenizer.json, an empty one is made up
         raise damaged(folder, "no entries but special tokens", fix=fix)
     return without_template(tokenizer)

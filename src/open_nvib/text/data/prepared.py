@@ -25,7 +25,7 @@ from transformers import PreTrainedTokenizerBase
 from open_nvib.store.files import InputError, check_manifest, damaged, is_running, read_record, read_stored
 from open_nvib.store.task_settings import Recipe
 from open_nvib.text.data.sentences import LONGEST_WORD, SPLITS
-from open_nvib.text.opening import open_tokenizer
+from open_nvib.text.opening import open_tokenizer, opening
 
 if TYPE_CHECKING:
     import datasets
@@ -47,45 +47,29 @@ Count = Annotated[int, msgspec.Meta(ge=0)]
 
 @dataclass(frozen=True)
 class PartitionCounts:
-    """Numbers of sentences of one partition.
+    """Numbers of sentences of one partition."""
 
-    Attributes:
-        available: within the bounds of the partition, before sampling.
-        train, validation, test: in each split.
-        train_lengths: entry k is the number of training sentences of k tokens.
-    """
-
-    available: Count
+    available: Count  # within the bounds of the partition, before sampling
     train: Count
     validation: Count
     test: Count
-    train_lengths: tuple[Count, ...]
+    train_lengths: tuple[Count, ...]  # entry k is the number of training sentences of k tokens
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Numbers of sentences.
+    """Numbers of sentences that were found, dropped and kept, and of the tokens of the kept ones."""
 
-    Attributes:
-        sentences: found in the source.
-        residue, long_words, duplicates: dropped.
-        kept: not dropped, and so tokenised.
-        unusable: of the kept ones, those that spell out a special token.
-        in_bounds: of the kept ones, those within the bounds of some partition.
-        partitions: by name.
-        tokens, unknown: of the kept ones, all tokens and those that are [UNK]; 0 in data of earlier versions.
-    """
-
-    sentences: Count
-    residue: Count
-    duplicates: Count
-    kept: Count
-    unusable: Count
-    in_bounds: Count
+    sentences: Count  # found in the source
+    residue: Count  # dropped
+    duplicates: Count  # dropped
+    kept: Count  # not dropped, and so tokenised
+    unusable: Count  # of the kept ones, those that spell out a special token
+    in_bounds: Count  # of the kept ones, those within the bounds of some partition
     partitions: Annotated[dict[str, PartitionCounts], msgspec.Meta(min_length=1)]
-    long_words: Count = 0
-    tokens: Count = 0
-    unknown: Count = 0
+    long_words: Count = 0  # dropped
+    tokens: Count = 0  # 0 in data of earlier versions, as is the next
+    unknown: Count = 0  # tokens that are [UNK]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,10 +118,8 @@ class Prepared:
         self._check("split", split, SPLITS)
         folder = self.path / partition / split
         check_manifest(self.path, fix=_FIX, prefix=f"{partition}/{split}/")
-        try:
+        with opening(folder, fix=_FIX):
             dataset = datasets.load_from_disk(str(folder))
-        except Exception as error:  # a damaged file is an error of many kinds
-            raise damaged(folder, error, fix=_FIX) from error
         if not isinstance(dataset, datasets.Dataset) or "input_ids" not in dataset.column_names or not len(dataset):
             raise damaged(folder, "expected sentences under `input_ids`", fix=_FIX)
         return dataset

@@ -9,11 +9,12 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel, AutoModelForSeq2SeqLM, Cache, GenerationMixin, PreTrainedModel
 from transformers.utils.generic import ModelOutput
 
-from open_nvib.attention import DenoisingAttention
+from open_nvib.attention import DenoisingAttention, Mixture
 from open_nvib.layer import NVIB
 from open_nvib.merging import VectorRequest
 from open_nvib.store.settings import ScheduledValues
 from open_nvib.text.model.backbone import extend_rows, make_pretrained, read_scaled
+from open_nvib.text.model.bottlenecks import Latent
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.layers import LatentOutput, TextDecoder, TextEncoder, cross_entropy_of_head, make_new
 
@@ -203,8 +204,11 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
                 raise ValueError("labels are given without input_ids, expected both: the loss is that of encoding too.")
             with_logits = sample is None and not self.training
             sample = self.training if sample is None else sample
-            counts = num_items_in_batch, num_texts_in_batch
-            return self._loss(input_ids, attention_mask, labels, sample, request, *counts, with_logits=with_logits)
+            if request is None and sample:
+                request = self.encoder.bottleneck.draw_request((labels != IGNORED).sum(-1) - 1)
+            latent = self.encoder.posterior(input_ids, attention_mask, request, explore=sample)
+            mixture = self.encoder.bottleneck.sample(latent) if sample else latent.mean()
+            return self._loss(latent, mixture, labels, num_items_in_batch, num_texts_in_batch, with_logits=with_logits)
         if memories is None:
             latent = self.encoder(input_ids, attention_mask) if encoder_outputs is None else encoder_outputs
             if decoder_input_ids is None:
@@ -220,22 +224,10 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         return AutoencoderOutput(logits=self.head(hidden), past_key_values=past_key_values)
 
     def _loss(
-        self,
-        input_ids: Tensor,
-        attention_mask: Tensor | None,
-        labels: Tensor,
-        sample: bool,
-        request: VectorRequest | None,
-        items: Tensor | int | None,
-        texts: Tensor | int | None,
-        *,
-        with_logits: bool,
+        self, latent: Latent, mixture: Mixture, labels: Tensor, items: Any, texts: Any, *, with_logits: bool
     ) -> AutoencoderOutput:
+        """Compute the loss of decoding `labels` from a mixture that is read of a latent."""
         bottleneck = self.encoder.bottleneck
-        if request is None and sample:
-            request = bottleneck.draw_request((labels != IGNORED).sum(-1) - 1)
-        latent = self.encoder.posterior(input_ids, attention_mask, request, explore=sample)
-        mixture = bottleneck.sample(latent) if sample else latent.mean()
         hidden = self.decoder(self.embed(self.shift_right(labels)), self.decoder.project(mixture))
         real = labels != IGNORED
         # most of the work is here

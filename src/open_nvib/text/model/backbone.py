@@ -123,15 +123,17 @@ class PretrainedDecoder(TextDecoder):
     Attributes:
         sizes: what `TextAutoencoderConfig` calls a size, and the name of it in the config of a pretrained model.
         dropouts: names of its dropout rates.
+        has_begin: whether the tokenizer puts a special token before each text.
     """
 
     sizes: ClassVar[dict[str, str]]
     dropouts: ClassVar[tuple[str, ...]]
+    has_begin: ClassVar[bool] = False
 
-    @staticmethod
-    def before(pretrained: Any) -> list[int]:
+    @classmethod
+    def before(cls, pretrained: Any) -> list[int]:
         """Return the special tokens that the tokenizer puts before a text; the end follows every text."""
-        return []
+        return [pretrained.bos_token_id] if cls.has_begin else []
 
     @staticmethod
     def embedding_scale(pretrained: Any) -> float:
@@ -191,9 +193,7 @@ class MarianDecoder(PretrainedDecoder):
 class BartDecoder(MarianDecoder):
     """The decoder of BART."""
 
-    @staticmethod
-    def before(pretrained: Any) -> list[int]:
-        return [pretrained.bos_token_id]
+    has_begin = True
 
 
 DECODERS: dict[str, type[T5Decoder | MarianDecoder]] = {

@@ -15,12 +15,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from open_nvib._tensors import BatchRecord, Hidden, TokenMask, log_weight, unchecked
+from open_nvib._tensors import BatchRecord, Hidden, Noise, TokenMask, log_weight, normal_like, unchecked
 from open_nvib.distributions import Method, gaussian_kl
 from open_nvib.layer import INITIAL_LOG_SIGMA, INITIAL_WEIGHT_STD, LOG_SIGMA_MAX, LOG_SIGMA_MIN, NVIB
-from open_nvib.merging import VectorRequest, find_cuts, merge_tokens
-from open_nvib.mixtures import ImpulseMixture
-from open_nvib.process import KL, KLForm, Posterior
+from open_nvib.merging import VectorRequest, find_cuts, split_tokens
+from open_nvib.process import KL, ImpulseMixture, KLForm, Posterior
 from open_nvib.store.settings import ScheduledValues
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 
@@ -31,6 +30,15 @@ PRETRAINED_SIGMA = 0.1
 """Initial σ of a vector beside a pretrained encoder, relative to the prior's."""
 MIN_RELATIVE_DEVIATION = 1e-3
 """Smallest deviation of a dimension of hidden states, relative to the root mean square of all."""
+LARGEST_DRAWN_SHARE = 1.25
+"""Where the distribution of shares in training ends. What is beyond 1 is clipped, so that a vector for each token,
+without cuts, is not rare."""
+
+Counts = Int[Tensor, " batch"]
+PerVector = Float[Tensor, "batch n"]
+VectorMask = Bool[Tensor, "batch n"]
+Features = Float[Tensor, "batch n f"]
+Indices = Int[Tensor, "batch n"]
 
 
 def plain_mixture(z: Float[Tensor, "batch n p"], mask: Bool[Tensor, "batch n"], d: int) -> ImpulseMixture:
@@ -66,12 +74,11 @@ class VectorLatent(BatchRecord):
 
     points = mean
 
-    def sample(self, generator: torch.Generator | None = None) -> ImpulseMixture:
+    def sample(self, generator: Noise = None) -> ImpulseMixture:
         """Draw each vector from its Gaussian."""
         if self.log_sigma is None:
             return self.mean()
-        noise = torch.randn(self.mu.shape, dtype=self.mu.dtype, device=self.mu.device, generator=generator)
-        return plain_mixture(self.mu + self.log_sigma.exp() * noise, self.mask, self.d)
+        return plain_mixture(self.mu + self.log_sigma.exp() * normal_like(self.mu, generator), self.mask, self.d)
 
     def pad_to(self, size: int) -> "VectorLatent":
         """Pad with places without a vector."""
@@ -80,14 +87,11 @@ class VectorLatent(BatchRecord):
 
     def kl(self) -> KL:
         """KL to unit Gaussians, for each text; it has no Dirichlet part."""
-        each = self.vector_kl()
-        zero = torch.zeros(len(self.mu), device=self.mu.device)
-        gaussian = zero if each is None else torch.where(self.mask, each, 0.0).sum(-1)
+        none = torch.zeros(len(self.mu), device=self.mu.device)
+        if self.log_sigma is None:
+            return KL(dirichlet=none, gaussian=none)
+        gaussian = torch.where(self.mask, gaussian_kl(self.mu, self.log_sigma), 0.0).sum(-1)
         return KL(dirichlet=torch.zeros_like(gaussian), gaussian=gaussian)
-
-    def vector_kl(self) -> Float[Tensor, "batch n"] | None:
-        """KL of each vector to a unit Gaussian; None without noise."""
-        return None if self.log_sigma is None else gaussian_kl(self.mu, self.log_sigma)
 
     def mix(self, other: "VectorLatent", weight: float) -> ImpulseMixture:
         """Return a point on the path between two texts of one batch: (1 − weight)·z + weight·z′, place by place.
@@ -113,6 +117,7 @@ class Bottleneck(nn.Module):
         decides: whether the model itself decides how many vectors a text gets.
         any_number: whether a call may say how many vectors a text gets, by a `VectorRequest`.
         delta: Δ of the prior; None if the prior has none.
+        smallest_share: where the shares of vectors that training draws begin; None if it draws none.
         d: size of a head of attention, of the kinds with a `VectorLatent`.
     """
 
@@ -123,6 +128,7 @@ class Bottleneck(nn.Module):
     can_drop: bool = False
     decides: bool = False
     any_number: bool = False
+    smallest_share: float | None = None
 
     @property
     def delta(self) -> float | None:
@@ -153,21 +159,23 @@ class Bottleneck(nn.Module):
         """Return what `set_schedule` set, by name, in the precision of the layer."""
         return {}
 
-    def draw_request(self, lengths: Int[Tensor, " batch"]) -> VectorRequest | None:
-        """Draw the share of vectors and the offset of the cuts of each text in training; None if they are fixed."""
-        return None
+    def draw_request(self, lengths: Counts) -> VectorRequest | None:
+        """Draw a share of vectors for each text in training, log-uniformly, and half of the time an offset of its cuts.
 
-    def sample(self, latent: Any, generator: torch.Generator | None = None) -> ImpulseMixture:
+        The result is None if the shares are fixed.
+        """
+        if self.smallest_share is None:
+            return None
+        level, offset = torch.rand(2, len(lengths), device=lengths.device)
+        share = self.smallest_share * (LARGEST_DRAWN_SHARE / self.smallest_share) ** level
+        return VectorRequest(share=share.clamp(max=1.0), offset=(2 * offset - 1).clamp(min=0.0))
+
+    def sample(self, latent: Any, generator: Noise = None) -> ImpulseMixture:
         """Draw a sample of a latent, which training decodes."""
         return latent.sample(generator)
 
     def prior(
-        self,
-        lengths: Int[Tensor, " batch"],
-        generator: torch.Generator | None = None,
-        *,
-        delta: float | None = None,
-        vectors: Int[Tensor, " batch"] | None = None,
+        self, lengths: Counts, generator: Noise = None, *, delta: float | None = None, vectors: Counts | None = None
     ) -> ImpulseMixture:
         """Draw a latent from the prior for a text of each length.
 
@@ -179,23 +187,23 @@ class Bottleneck(nn.Module):
         """Return the two parts of the KL in the loss, for each text."""
         return latent.kl()
 
-    def vector_kl(self, latent: Any) -> Float[Tensor, "batch n"] | None:
+    def vector_kl(self, latent: Any) -> PerVector | None:
         """Return the KL of each vector to the prior's Gaussian; None for vectors without noise."""
-        return latent.vector_kl()
+        return None if latent.log_sigma is None else gaussian_kl(latent.mu, latent.log_sigma)
 
-    def weights(self, latent: Any) -> Float[Tensor, "batch n"]:
+    def weights(self, latent: Any) -> PerVector:
         """Return the share of each vector in the weight of the latent."""
         return latent.mask.double() / latent.mask.sum(-1, keepdim=True).clamp(min=1)
 
-    def kept_vectors(self, latent: Any) -> Bool[Tensor, "batch n"]:
+    def kept_vectors(self, latent: Any) -> VectorMask:
         """Say which entries of the latent are vectors of tokens: not padding, dropped, or the prior's component."""
         return latent.mask
 
-    def features(self, latent: Any) -> Float[Tensor, "batch n f"]:
+    def features(self, latent: Any) -> Features:
         """Return what describes each vector, for a learned prior: its mean."""
         return latent.mu
 
-    def mixture_of(self, features: Float[Tensor, "batch n f"], mask: Bool[Tensor, "batch n"]) -> ImpulseMixture:
+    def mixture_of(self, features: Features, mask: VectorMask) -> ImpulseMixture:
         """Return the mixture of vectors with these `features`."""
         return plain_mixture(features, mask, self.d)
 
@@ -203,32 +211,11 @@ class Bottleneck(nn.Module):
         """Return the mean standard deviation of all vectors, the prior's component included; None without noise."""
         return None if latent.log_sigma is None else latent.log_sigma.detach()[latent.mask].exp().mean()
 
-    def component_of_token(
-        self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None
-    ) -> Int[Tensor, "batch n"]:
+    def component_of_token(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Indices:
         """Return the index in the latent of the vector that holds most of each token; -1 for a dropped token."""
         kept = self(hidden, mask, request).mask
         kept = F.pad(kept, (0, mask.shape[1] - kept.shape[1]))
         return torch.where(kept, torch.arange(mask.shape[1], device=mask.device), -1)
-
-
-class ShareDraw:
-    """Draws the share of vectors of each text in training, log-uniformly, and half of the time an offset of its cuts.
-
-    The distribution reaches beyond 1 and is clipped there, so that a vector for each token, without cuts, is not rare.
-    """
-
-    beyond = 1.25
-
-    def __init__(self, config: TextAutoencoderConfig) -> None:
-        self.draws, self.smallest = config.shares is not None, config.smallest_share
-
-    def __call__(self, lengths: Int[Tensor, " batch"]) -> VectorRequest | None:
-        if not self.draws:
-            return None
-        level, offset = torch.rand(2, len(lengths), device=lengths.device)
-        share = self.smallest * (self.beyond / self.smallest) ** level
-        return VectorRequest(share=share.clamp(max=1.0), offset=(2 * offset - 1).clamp(min=0.0))
 
 
 class PlainBottleneck(Bottleneck):
@@ -270,7 +257,7 @@ class GaussianBottleneck(Bottleneck):
         self._refuse(request)
         return hidden, self.select_prior(mask)
 
-    def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch n"]:
+    def select_prior(self, mask: TokenMask) -> VectorMask:
         """Return the mask of `select` for texts of which only the mask is known."""
         return mask
 
@@ -281,12 +268,7 @@ class GaussianBottleneck(Bottleneck):
         return VectorLatent(mu=self.to_mu(hidden).float(), log_sigma=log_sigma, mask=mask, lengths=lengths, d=self.d)
 
     def prior(
-        self,
-        lengths: Int[Tensor, " batch"],
-        generator: torch.Generator | None = None,
-        *,
-        delta: float | None = None,
-        vectors: Int[Tensor, " batch"] | None = None,
+        self, lengths: Counts, generator: Noise = None, *, delta: float | None = None, vectors: Counts | None = None
     ) -> ImpulseMixture:
         """Draw unit Gaussian vectors, as many as a text of each length has."""
         if delta is not None:
@@ -295,8 +277,8 @@ class GaussianBottleneck(Bottleneck):
         counts = lengths if vectors is None else vectors
         mask = torch.arange(int(counts.max()), device=weight.device) < counts.to(weight.device).unsqueeze(-1)
         mask = self.select_prior(mask) if vectors is None else mask
-        noise = torch.randn(*mask.shape, len(weight), device=weight.device, generator=generator)
-        return plain_mixture(noise, mask, self.d)
+        z = torch.randn(*mask.shape, len(weight), device=weight.device, generator=generator)
+        return plain_mixture(z, mask, self.d)
 
 
 class PooledBottleneck(GaussianBottleneck):
@@ -325,17 +307,17 @@ class StridedBottleneck(GaussianBottleneck):
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__(config)
         self.stride, self.any_number = config.stride, config.stride_pooling
-        self.draw_request = ShareDraw(config)
+        self.smallest_share = config.smallest_share if config.shares is not None else None
 
     def select(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None) -> tuple[Tensor, Tensor]:
         if not self.any_number:
             return super().select(hidden, mask, request)
         counts = mask.float()
         cuts = find_cuts(counts, request or VectorRequest(), unit=1.0, share=1 - self.stride)
-        merged = merge_tokens(counts, hidden, cuts)
+        merged = split_tokens(counts, cuts).merge(hidden)
         return merged.hidden, merged.alpha > 0
 
-    def select_prior(self, mask: TokenMask) -> Bool[Tensor, "batch n"]:
+    def select_prior(self, mask: TokenMask) -> VectorMask:
         return mask & kept_at_stride(mask.shape[1], self.stride).to(mask.device)
 
 
@@ -363,7 +345,7 @@ class NVIBBottleneck(Bottleneck):
         self.can_drop = config.keep_share is None
         self.decides = self.nvib.has_gates
         self.any_number = config.keep_share is not None or self.decides
-        self.draw_request = ShareDraw(config)
+        self.smallest_share = config.smallest_share if config.shares is not None else None
         self.kappa: int = config.kappa
         self.method: Method = config.gamma_method
         self.form: KLForm = config.kl_form
@@ -393,16 +375,11 @@ class NVIBBottleneck(Bottleneck):
         found = {name: getattr(self.nvib, name) for name in ("delta", "keep_share", "alpha_contrast")}
         return {name: value.item() for name, value in found.items() if value is not None}
 
-    def sample(self, latent: Posterior, generator: torch.Generator | None = None) -> ImpulseMixture:
+    def sample(self, latent: Posterior, generator: Noise = None) -> ImpulseMixture:
         return latent.sample(self.kappa, self.method, generator)
 
     def prior(
-        self,
-        lengths: Int[Tensor, " batch"],
-        generator: torch.Generator | None = None,
-        *,
-        delta: float | None = None,
-        vectors: Int[Tensor, " batch"] | None = None,
+        self, lengths: Counts, generator: Noise = None, *, delta: float | None = None, vectors: Counts | None = None
     ) -> ImpulseMixture:
         prior = self.nvib.prior
         if delta is not None:
@@ -412,22 +389,22 @@ class NVIBBottleneck(Bottleneck):
     def kl(self, latent: Posterior) -> KL:
         return latent.kl(self.form, kappa=self.kappa)
 
-    def vector_kl(self, latent: Posterior) -> Float[Tensor, "batch n"]:
+    def vector_kl(self, latent: Posterior) -> PerVector:
         prior = latent.prior
         return gaussian_kl(latent.mu, latent.log_sigma, prior_mu=prior.mu, prior_log_sigma=prior.log_sigma)
 
-    def weights(self, latent: Posterior) -> Float[Tensor, "batch n"]:
+    def weights(self, latent: Posterior) -> PerVector:
         return latent.alpha / latent.alpha0.unsqueeze(-1)
 
-    def kept_vectors(self, latent: Posterior) -> Bool[Tensor, "batch n"]:
+    def kept_vectors(self, latent: Posterior) -> VectorMask:
         kept = latent.mask & (latent.alpha > 0)
         return F.pad(kept[:, :-1], (0, 1))
 
-    def features(self, latent: Posterior) -> Float[Tensor, "batch n f"]:
+    def features(self, latent: Posterior) -> Features:
         """Return the mean of each vector, and the logarithm of its pseudo-count."""
         return torch.cat([latent.mu, log_weight(latent.alpha).unsqueeze(-1)], -1)
 
-    def mixture_of(self, features: Float[Tensor, "batch n f"], mask: Bool[Tensor, "batch n"]) -> ImpulseMixture:
+    def mixture_of(self, features: Features, mask: VectorMask) -> ImpulseMixture:
         prior = self.nvib.prior
         log_pi = features[..., -1].masked_fill(~mask, -torch.inf)
         spread = (2 * prior.log_sigma).exp().sum()  # of the prior's component, which is last
@@ -441,9 +418,7 @@ class NVIBBottleneck(Bottleneck):
     def mean_sigma(self, latent: Posterior) -> Float[Tensor, ""]:
         return latent.log_sigma.detach()[latent.mask & (latent.alpha > 0)].exp().mean()
 
-    def component_of_token(
-        self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None
-    ) -> Int[Tensor, "batch n"]:
+    def component_of_token(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Indices:
         return self.nvib.component_of_token(hidden, mask, request)
 
 

@@ -21,7 +21,7 @@ from transformers.utils.generic import ModelOutput
 from open_nvib._tensors import Hidden, TokenMask, unchecked
 from open_nvib.attention import DenoisingAttention, Mixture, Projected, widen_for_cpu
 from open_nvib.merging import VectorRequest
-from open_nvib.mixtures import GaussianMixture, ImpulseMixture
+from open_nvib.process import GaussianMixture, ImpulseMixture
 from open_nvib.text.model.bottlenecks import Bottleneck, Latent, make_bottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 

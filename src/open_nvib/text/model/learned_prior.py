@@ -19,16 +19,14 @@ from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
-from open_nvib._checks import check
-from open_nvib._tensors import widen
+from open_nvib._tensors import Noise, check, widen
 from open_nvib.merging import VectorRequest
-from open_nvib.mixtures import ImpulseMixture
-from open_nvib.store.files import as_builtins, damaged, write_bytes
+from open_nvib.process import ImpulseMixture, vectors_at
+from open_nvib.store.files import as_builtins, write_bytes
 from open_nvib.store.runs import Numbers
 from open_nvib.text.model.autoencoder import TextAutoencoder
-from open_nvib.text.model.batches import Texts
-from open_nvib.text.model.decoding import encode_batches
-from open_nvib.text.model.vector_count import vectors_at
+from open_nvib.text.model.decoding import Texts, encode_batches
+from open_nvib.text.opening import opening
 
 RIDGES = (10.0, 100.0, 1000.0, 10_000.0)
 """Penalties of the regression that are tried: each counts as that many vectors that say nothing."""
@@ -55,17 +53,11 @@ Counts = Int[Tensor, " batch"]
 
 @dataclass(frozen=True)
 class PriorSettings:
-    """What a learned prior was fitted to.
+    """What a learned prior was fitted to."""
 
-    Attributes:
-        share: vectors per token, of a model that takes any number.
-        counts: as in `Numbers`.
-        model: digest of the model's weights.
-    """
-
-    share: float | None
-    counts: tuple[tuple[int, int, int], ...]
-    model: str
+    share: float | None  # vectors per token, of a model that takes any number
+    counts: tuple[tuple[int, int, int], ...]  # as in `Numbers`
+    model: str  # digest of its weights
 
     def __post_init__(self) -> None:
         Numbers(self.counts)  # which checks them
@@ -102,12 +94,7 @@ class LearnedPrior:
         return (vectors - self.centre) / self.scale
 
     def draw(
-        self,
-        lengths: Counts,
-        counts: Counts,
-        generator: torch.Generator | None = None,
-        *,
-        noise_scale: float = NOISE_SCALE,
+        self, lengths: Counts, counts: Counts, generator: Noise = None, *, noise_scale: float = NOISE_SCALE
     ) -> Rows:
         """Draw the vectors of latents, one after the other."""
 
@@ -123,12 +110,7 @@ class LearnedPrior:
         return self.centre + self.scale * z
 
     def sample(
-        self,
-        model: TextAutoencoder,
-        lengths: Counts,
-        generator: torch.Generator | None = None,
-        *,
-        noise_scale: float = NOISE_SCALE,
+        self, model: TextAutoencoder, lengths: Counts, generator: Noise = None, *, noise_scale: float = NOISE_SCALE
     ) -> ImpulseMixture:
         """Draw the latent of a text of each length, for the decoder."""
         counts = draw_numbers(Numbers(self.settings.counts), lengths, generator)
@@ -150,7 +132,7 @@ def regressors(z: Rows, lengths: Counts, counts: Counts) -> Float[Tensor, "batch
     return torch.cat([torch.stack(known, -1).to(z), z, z.cumsum(1) / before.unsqueeze(-1)], -1)
 
 
-def draw_numbers(numbers: Numbers, lengths: Counts, generator: torch.Generator | None) -> Counts:
+def draw_numbers(numbers: Numbers, lengths: Counts, generator: Noise) -> Counts:
     """Draw the number of vectors of each text from those of the nearest length that was counted, in proportion."""
     known, number, count = torch.tensor(numbers.counts).T
     distance = (lengths.unsqueeze(-1) - known).abs()
@@ -161,15 +143,20 @@ def draw_numbers(numbers: Numbers, lengths: Counts, generator: torch.Generator |
 
 
 def fit_prior(model: TextAutoencoder, texts: Texts, *, share: float | None, model_digest: str = "") -> LearnedPrior:
-    """Fit a prior to the means of the vectors of texts.
+    """Fit a prior to the means of the vectors of training texts.
 
-    Args:
-        model: the autoencoder.
-        texts: token ids of training texts.
-        share: vectors per token; None for a model with a fixed number of vectors.
-        model_digest: identifies the weights of the model.
+    `share` is the number of vectors per token, None for a model with a fixed number of vectors.
     """
-    vectors, mask, lengths = _encode(model, texts, share)
+    bottleneck, lengths = model.encoder.bottleneck, torch.tensor([len(text) for text in texts])
+    request = None if share is None else VectorRequest(vectors=vectors_at(share, lengths))
+    found: list[Any] = [None] * len(texts)
+    for indices, latent in encode_batches(model, texts, request):
+        vectors, kept = bottleneck.features(latent), bottleneck.kept_vectors(latent)
+        for row, index in enumerate(indices):
+            found[index] = vectors[row][kept[row]].cpu()
+    counts = torch.tensor([len(rows) for rows in found])
+    vectors = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
+    mask = torch.arange(vectors.shape[1]) < counts.unsqueeze(-1)
     return fit_to_vectors(vectors, mask, lengths, share=share, model_digest=model_digest)
 
 
@@ -177,18 +164,23 @@ def fit_to_vectors(
     vectors: Rows, mask: Bool[Tensor, "batch n"], lengths: Counts, *, share: float | None = None, model_digest: str = ""
 ) -> LearnedPrior:
     """Fit a prior to sets of vectors in the order of their texts; the penalty is the best one on held-out texts."""
+    # What occurs: numbers of vectors at each length, and the mean and deviation of each entry.
     counts = mask.sum(-1)
     occurring = sorted(Counter(zip(lengths.tolist(), counts.tolist(), strict=True)).items())
     table = tuple((length, number, count) for (length, number), count in occurring if number)
     settings = PriorSettings(share, table, model_digest)
     centre, scale = vectors[mask].mean(0), vectors[mask].std(0).clamp(min=SMALLEST_SCALE)
     z = torch.where(mask.unsqueeze(-1), (vectors - centre) / scale, 0.0)
-    first, later = z[counts > 0, 0], mask[:, 1:]
-    starts, sizes, start_noise = _cluster(first)
+
+    # The first vector of a text from a mixture; each later one from a regression on those before it.
+    starts, sizes, start_noise = _cluster(z[counts > 0, 0])
+    later = mask[:, 1:]
     x, y = regressors(z[:, :-1], lengths, counts)[later], z[:, 1:][later]
     held_out = (torch.arange(len(mask)) % HELD_OUT == 0).unsqueeze(-1).expand_as(later)[later]
     fitted = ~held_out
     gram, moment = widen(x[fitted].T @ x[fitted]), widen(x[fitted].T @ y[fitted])
+
+    # The penalty with the smallest loss on texts that are not fitted.
     tried: list[tuple[float, LearnedPrior]] = []
     for ridge in RIDGES:
         weight = torch.linalg.solve(gram + ridge * torch.eye(len(gram), dtype=gram.dtype), moment).to(y)
@@ -223,20 +215,6 @@ def _root_covariance(residual: Float[Tensor, "n f"]) -> Float[Tensor, "f f"]:
     return torch.linalg.cholesky(shrunk).to(residual)
 
 
-def _encode(model: TextAutoencoder, texts: Texts, share: float | None) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the kept vectors of each text, a mask of them, and the number of tokens of each text."""
-    bottleneck, lengths = model.encoder.bottleneck, torch.tensor([len(text) for text in texts])
-    request = None if share is None else VectorRequest(vectors=vectors_at(share, lengths))
-    found: list[Any] = [None] * len(texts)
-    for indices, latent in encode_batches(model, texts, request):
-        vectors, kept = bottleneck.features(latent), bottleneck.kept_vectors(latent)
-        for row, index in enumerate(indices):
-            found[index] = vectors[row][kept[row]].cpu()
-    counts = torch.tensor([len(rows) for rows in found])
-    padded = torch.nn.utils.rnn.pad_sequence(found, batch_first=True)
-    return padded, torch.arange(padded.shape[1]) < counts.unsqueeze(-1), lengths
-
-
 def save_prior(prior: LearnedPrior, path: Path) -> None:
     """Write a prior in float32, all of it or nothing."""
     tensors = {name: getattr(prior, name).float().contiguous() for name in TENSORS}
@@ -245,9 +223,6 @@ def save_prior(prior: LearnedPrior, path: Path) -> None:
 
 def load_prior(path: Path, *, fix: str) -> LearnedPrior:
     """Read what `save_prior` wrote; an InputError if it is damaged."""
-    try:
-        with safe_open(path, "pt") as file:
-            settings = msgspec.json.decode((file.metadata() or {}).get(SETTINGS, "{}"), type=PriorSettings)
-            return LearnedPrior(**{name: file.get_tensor(name) for name in TENSORS}, settings=settings)
-    except Exception as error:  # a damaged file is an error of many kinds
-        raise damaged(path, error, fix=fix) from error
+    with opening(path, fix=fix), safe_open(path, "pt") as file:
+        settings = msgspec.json.decode((file.metadata() or {}).get(SETTINGS, "{}"), type=PriorSettings)
+        return LearnedPrior(**{name: file.get_tensor(name) for name in TENSORS}, settings=settings)

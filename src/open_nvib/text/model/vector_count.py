@@ -27,7 +27,7 @@ from open_nvib.search import numbers_to_try
 from open_nvib.store.files import InputError, OutsideTraining, in_one_line
 from open_nvib.store.settings import MOST
 from open_nvib.text.model.autoencoder import IGNORED, TextAutoencoder
-from open_nvib.text.model.batches import BATCH, Texts, in_batches, make_batch
+from open_nvib.text.model.decoding import BATCH, Texts, in_batches, make_batch
 
 OFFSETS = (0.0, 0.2, 0.4, 0.6, 0.8)
 """Offsets of the cuts that are tried: the part of the first vector that is left out."""
@@ -38,11 +38,11 @@ HARD = 6.0
 FIRST_LOOKS = (1, 4)
 """Tokens that a try looks at, those first that were wrong most often, before it looks at the whole text."""
 
-Vectors = int | Sequence[int] | Tensor | Literal["fewest", "auto", "needed", "decided"]
+Vectors = int | Sequence[int] | Tensor | Literal["fewest", "auto", "needed", "decided"] | None
 """How many vectors texts get: a number for all, one for each, or who chooses: `find_fewest`, `choose_auto`;
 the last two are their old names."""
 OLD_WORDS = {"needed": "fewest", "decided": "auto"}
-Share = float | Sequence[float] | Tensor
+Share = float | Sequence[float] | Tensor | None
 """Vectors per token, a number for all texts or one for each."""
 
 
@@ -141,7 +141,7 @@ def choose_auto(
 
 
 def make_request(
-    model: TextAutoencoder, texts: Sequence[Any], *, vectors: Vectors | None = None, share: Share | None = None
+    model: TextAutoencoder, texts: Sequence[Any], *, vectors: Vectors = None, share: Share = None
 ) -> VectorRequest | None:
     """Make the request for a number or a share of vectors; None if neither is given."""
     if (vectors is None and share is None) or not texts:

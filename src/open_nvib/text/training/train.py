@@ -36,8 +36,8 @@ from open_nvib.text.data import Prepared, load_prepared
 from open_nvib.text.data.tokenizer import load_tokenizer
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.backbone import decoder_kind, options_of
-from open_nvib.text.model.batches import make_batch
 from open_nvib.text.model.configuration import TextAutoencoderConfig
+from open_nvib.text.model.decoding import make_batch
 from open_nvib.text.model.vector_count import find_fewest
 from open_nvib.text.opening import find_device, open_saved, open_weights
 from open_nvib.text.training.trainer import AutoencoderTrainer, ProgressBar, RunLog

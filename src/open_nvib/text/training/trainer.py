@@ -17,8 +17,15 @@ from open_nvib.store.files import seal, writing_to
 from open_nvib.store.runs import LogEntry, append_log, read_log
 from open_nvib.store.settings import LossSettings
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
-from open_nvib.text.model.batches import Collator, LengthGroupedSampler
-from open_nvib.text.model.decoding import LOSS_PARTS, evaluate_losses, reading, reconstruct_ids, score_reconstruction
+from open_nvib.text.model.decoding import (
+    LOSS_PARTS,
+    Collator,
+    LengthGroupedSampler,
+    evaluate_losses,
+    reading,
+    reconstruct_ids,
+    score_reconstruction,
+)
 
 COLLAPSED_KL = 0.05
 """KL, as it is in the loss, below which the latent may have collapsed."""
@@ -27,15 +34,7 @@ COLLAPSED_BLEU = 1.0
 
 
 class AutoencoderTrainer(Trainer):
-    """Trains on samples of the latent and evaluates on its mean.
-
-    Args:
-        settings: the loss and its schedules.
-        validation: token ids of the texts to evaluate on.
-        bleu_sentences: how many of them to reconstruct.
-        say: prints a warning.
-        kwargs: of the Hugging Face Trainer.
-    """
+    """Trains on samples of the latent and evaluates on its mean; `kwargs` are those of the Hugging Face Trainer."""
 
     def __init__(
         self,
@@ -60,8 +59,7 @@ class AutoencoderTrainer(Trainer):
     @property
     def autoencoder(self) -> TextAutoencoder:
         """The model, without what the Trainer wraps it in."""
-        model = self.accelerator.unwrap_model(self.model)
-        return cast(TextAutoencoder, model)
+        return cast(TextAutoencoder, self.accelerator.unwrap_model(self.model))
 
     # The loss
 
@@ -158,11 +156,10 @@ class AutoencoderTrainer(Trainer):
     def _warn(self, metrics: dict[str, float], texts: list[list[int]]) -> None:
         """Say what is going wrong, once until it is over."""
         bottleneck = self.autoencoder.encoder.bottleneck
-        bare = None
-        if bottleneck.has_prior and metrics["kl_gaussian"] < COLLAPSED_KL:
-            bare = self._reconstruct(texts, other_latents=True)["bleu"]
-        pressed = bottleneck.can_drop and self.autoencoder.lambda_d > 0
-        pressed = pressed and self.state.global_step >= self.state.max_steps
+        silent = bottleneck.has_prior and metrics["kl_gaussian"] < COLLAPSED_KL
+        bare = self._reconstruct(texts, other_latents=True)["bleu"] if silent else None
+        finished = self.state.global_step >= self.state.max_steps
+        pressed = bottleneck.can_drop and self.autoencoder.lambda_d > 0 and finished
         found = find_troubles(metrics, bare, drops=pressed, gates=bottleneck.decides)
         for name, text in found.items():
             if name not in self.warned and self.is_world_process_zero():
@@ -220,11 +217,8 @@ def find_troubles(
 ) -> dict[str, str]:
     """Find what an evaluation says is going wrong, by a short name.
 
-    Args:
-        metrics: of the evaluation.
-        bare_bleu: BLEU of texts decoded from the latents of other texts.
-        drops: whether the model can drop vectors and is pressed to.
-        gates: whether gates decide what it drops, and keep_share is not for it.
+    `bare_bleu` is the BLEU of texts decoded from the latents of other texts, `drops` whether the model can drop
+    vectors and is pressed to, and `gates` whether gates decide which.
     """
     found: dict[str, str] = {}
     information = metrics.get("kl_gaussian", 0.0) + metrics.get("kl_dirichlet", 0.0)

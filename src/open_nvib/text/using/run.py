@@ -16,6 +16,7 @@ from transformers.utils.logging import disable_progress_bar
 from open_nvib._deprecation import warn_renamed
 from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
+from open_nvib.store import runs
 from open_nvib.store.files import (
     InputError,
     OutsideTraining,
@@ -25,27 +26,13 @@ from open_nvib.store.files import (
     digest_of_file,
     obstacle_to_writing,
 )
-from open_nvib.store.runs import (
-    CONFIG,
-    LENGTHS,
-    MODEL,
-    PRIOR,
-    RESTORE,
-    TOKENIZER,
-    WEIGHTS,
-    Numbers,
-    complete_replacement,
-    is_run,
-    read_config,
-    read_lengths,
-    read_numbers,
-)
 from open_nvib.store.settings import TrainConfig, check_number
 from open_nvib.text.data.tokenizer import token_names
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
 from open_nvib.text.model.decoding import (
     BATCH,
+    Texts,
     decode,
     detokenize,
     encode,
@@ -64,13 +51,14 @@ from open_nvib.text.model.learned_prior import (
     save_prior,
 )
 from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request, vectors_at
-from open_nvib.text.opening import find_device, open_tokenizer, open_weights
+from open_nvib.text.opening import find_device, open_tokenizer, open_weights, opening
 from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
 
 MODEL_CONFIG = "config.json"
 FIT_AGAIN = "Run `nvib fit-prior` on it again."
 Prior = Literal["unit", "learned"]
+OneOrMore = str | Sequence[str]
 TEXTS_AT_ONCE = 4096
 """Texts that are tokenised at once."""
 
@@ -97,20 +85,20 @@ class Run:
     model: TextAutoencoder
     tokenizer: PreTrainedTokenizerBase
     lengths: Int[Tensor, " longest"] | None
-    numbers: Numbers | None = None
+    numbers: runs.Numbers | None = None
 
     @property
     def config(self) -> TrainConfig:
         """The settings that the model was trained with; an InputError if they are not known."""
         if self.settings is None:
-            raise InputError(f"{self.path}: has no {CONFIG}, expected the run directory that `nvib train` wrote.")
+            raise InputError(f"{self.path}: has no {runs.CONFIG}, expected the run directory that `nvib train` wrote.")
         return self.settings
 
     @property
     def histogram(self) -> Int[Tensor, " longest"]:
         """Entry k is the number of training sentences of k tokens; an InputError if they are not known."""
         if self.lengths is None:
-            raise InputError(f"{self.path}: has no {LENGTHS} to draw lengths from. Give a length.")
+            raise InputError(f"{self.path}: has no {runs.LENGTHS} to draw lengths from. Give a length.")
         return self.lengths
 
     @property
@@ -119,7 +107,7 @@ class Run:
         seen = [] if self.lengths is None else self.lengths.nonzero().flatten().tolist()
         return (seen[0], seen[-1]) if seen else None
 
-    def length_warning(self, ids: Sequence[Sequence[int]]) -> str | None:
+    def length_warning(self, ids: Texts) -> str | None:
         """Say which texts are shorter or longer than all training sentences; None if none is, or it is not known."""
         if self.trained_lengths is None:
             return None
@@ -133,14 +121,14 @@ class Run:
             f"and other lengths may come out wrong."
         )
 
-    def tokenize(self, texts: str | Sequence[str]) -> list[list[int]]:
+    def tokenize(self, texts: OneOrMore) -> list[list[int]]:
         """Return token ids without special tokens; empty texts and those that are too long are InputErrors."""
         ids, unusable = self.tokenize_usable(texts)
         if unusable:
             raise InputError(f"texts: {'; '.join(f'[{index}] {why}' for index, why in list(unusable.items())[:10])}.")
         return list(ids.values())
 
-    def tokenize_usable(self, texts: str | Sequence[str]) -> tuple[dict[int, list[int]], dict[int, str]]:
+    def tokenize_usable(self, texts: OneOrMore) -> tuple[dict[int, list[int]], dict[int, str]]:
         """Return the token ids of each text that the model takes, and why it does not take the others, by index."""
         texts = _as_texts(texts)
         ids: dict[int, list[int]] = {}
@@ -165,13 +153,11 @@ class Run:
         """Most tokens of a text that the model takes."""
         return self.model.config.max_positions - 1
 
-    def normalise(self, texts: str | Sequence[str]) -> list[str]:
+    def normalise(self, texts: OneOrMore) -> list[str]:
         """Return the texts as the tokenizer gives them back, as a perfect reconstruction would."""
         return self.tokenizer.batch_decode(self.tokenize(texts))
 
-    def encode(
-        self, texts: str | Sequence[str], *, vectors: Vectors | None = None, share: Share | None = None
-    ) -> Latent:
+    def encode(self, texts: OneOrMore, *, vectors: Vectors = None, share: Share = None) -> Latent:
         """Return the latents of texts as one batch: look at it, prune it, mix it, decode it.
 
         The batch is as wide as its longest text; `encode_batches` takes less memory for many texts.
@@ -187,18 +173,18 @@ class Run:
         return self.encode_ids(ids, self.request(ids, vectors=vectors, share=share))
 
     def encode_batches(
-        self, texts: str | Sequence[str], *, vectors: Vectors | None = None, share: Share | None = None
+        self, texts: OneOrMore, *, vectors: Vectors = None, share: Share = None
     ) -> Iterator[tuple[list[int], Latent]]:
         """Iterate over the latents of any number of texts as (indices, latent), in batches of similar length."""
         ids = self.tokenize(texts)
         return encode_batches(self.model, ids, self.request(ids, vectors=vectors, share=share))
 
-    def encode_ids(self, ids: Sequence[Sequence[int]], request: VectorRequest | None = None) -> Latent:
+    def encode_ids(self, ids: Texts, request: VectorRequest | None = None) -> Latent:
         """Return the latents of texts that are tokenised already; `request` is that of `Run.request`."""
         self._check_ids(ids)
         return encode(self.model, ids, request)
 
-    def _check_ids(self, ids: Sequence[Sequence[int]]) -> None:
+    def _check_ids(self, ids: Texts) -> None:
         if not ids:
             raise InputError("no texts to encode, expected at least one.")
         vocabulary = self.model.config.vocab_size
@@ -208,9 +194,7 @@ class Run:
             if not 0 <= min(text) <= max(text) < vocabulary:
                 raise InputError(f"texts[{index}] has a token beyond the vocabulary, expected 0 to {vocabulary - 1}.")
 
-    def request(
-        self, ids: Sequence[Sequence[int]], *, vectors: Vectors | None = None, share: Share | None = None
-    ) -> VectorRequest | None:
+    def request(self, ids: Texts, *, vectors: Vectors = None, share: Share = None) -> VectorRequest | None:
         """Return the number of vectors of each text as the encoder takes it; warn of lengths not seen in training."""
         if text := self.length_warning(ids):
             warnings.warn(text, OutsideTraining, stacklevel=3)
@@ -243,10 +227,10 @@ class Run:
 
     def reconstruct(
         self,
-        texts: str | Sequence[str],
+        texts: OneOrMore,
         *,
-        vectors: Vectors | None = None,
-        share: Share | None = None,
+        vectors: Vectors = None,
+        share: Share = None,
         seed: int | None = None,
         **generation: Any,
     ) -> list[str]:
@@ -357,12 +341,12 @@ class Run:
     @property
     def has_learned_prior(self) -> bool:
         """Whether `fit_prior` was called on the run."""
-        return (self.path / PRIOR).is_file()
+        return (self.path / runs.PRIOR).is_file()
 
     @cached_property
     def learned_prior(self) -> LearnedPrior:
         """The prior that `fit_prior` wrote; an InputError if there is none for these weights."""
-        path = self.path / PRIOR
+        path = self.path / runs.PRIOR
         if not self.has_learned_prior:
             raise InputError(f"{self.path}: has no learned prior. Fit one with `nvib fit-prior {self.path}`.")
         found = load_prior(path, fix=FIT_AGAIN)
@@ -372,10 +356,10 @@ class Run:
         return found
 
     def _weights_digest(self) -> str:
-        inside = self.path / MODEL / WEIGHTS
-        return digest_of_file(inside if inside.is_file() else self.path / WEIGHTS)
+        inside = self.path / runs.MODEL / runs.WEIGHTS
+        return digest_of_file(inside if inside.is_file() else self.path / runs.WEIGHTS)
 
-    def fit_prior(self, ids: Sequence[Sequence[int]], *, share: float = 0.25) -> LearnedPrior:
+    def fit_prior(self, ids: Texts, *, share: float = 0.25) -> LearnedPrior:
         """Fit a prior to the latents of tokenised training texts, and write it to the run: `sample(prior="learned")`.
 
         `share` is the number of vectors per token, of a model that takes any number.
@@ -392,7 +376,7 @@ class Run:
             raise InputError(f"{self.path}: cannot be written ({why}). Copy the run to where it can be.")
         settings: Any = {"share": share if bottleneck.any_number else None, "model_digest": self._weights_digest()}
         fitted = fit_prior(self.model, ids, **settings)
-        save_prior(fitted, self.path / PRIOR)
+        save_prior(fitted, self.path / runs.PRIOR)
         self.__dict__.pop("learned_prior", None)  # an earlier one
         return fitted
 
@@ -402,8 +386,8 @@ class Run:
         second: str,
         *,
         steps: int = 7,
-        vectors: Vectors | None = None,
-        share: Share | None = None,
+        vectors: Vectors = None,
+        share: Share = None,
         **generation: Any,
     ) -> list[str]:
         """Decode `steps` points on the path from one text to the other, both ends included."""
@@ -414,14 +398,7 @@ class Run:
         return [self.between(first, second, weight, **number, **generation) for weight in weights]
 
     def between(
-        self,
-        first: str,
-        second: str,
-        weight: float,
-        *,
-        vectors: Vectors | None = None,
-        share: Share | None = None,
-        **generation: Any,
+        self, first: str, second: str, weight: float, *, vectors: Vectors = None, share: Share = None, **generation: Any
     ) -> str:
         """Decode one point of that path: at 0 the first text, at 1 the second; `vectors` and `share` as in `encode`."""
         if not 0 <= weight <= 1:
@@ -430,9 +407,7 @@ class Run:
         mixture = latent[0].mix(latent[1], weight)  # pyright: ignore[reportArgumentType]
         return self.decode(mixture, [2 * int(latent.lengths.max())], **generation)[0]
 
-    def inspect(
-        self, texts: str | Sequence[str], *, vectors: Vectors | None = None, share: Share | None = None
-    ) -> list[TextReport]:
+    def inspect(self, texts: OneOrMore, *, vectors: Vectors = None, share: Share = None) -> list[TextReport]:
         """Report on each token of each text: its pseudo-count, its share of the weight, and the KL of its vector.
 
         `vectors` and `share` as in `encode`.
@@ -470,7 +445,7 @@ class Run:
         return load_run(publishing.download(str(name), **kwargs), device=device)
 
 
-def _as_texts(texts: str | Sequence[str]) -> list[str]:
+def _as_texts(texts: OneOrMore) -> list[str]:
     """Wrap one text; an InputError for what is not text."""
     found = [texts] if isinstance(texts, str) else list(texts)
     for index, text in enumerate(found):
@@ -483,36 +458,31 @@ def _as_texts(texts: str | Sequence[str]) -> list[str]:
 def load_run(path: str | Path, *, device: str | None = None) -> Run:
     """Open a run directory that `nvib train` wrote, or a folder that `save_pretrained` wrote."""
     path = Path(path).expanduser()
-    complete_replacement(path)
+    runs.complete_replacement(path)
     try:
-        published = not (path / CONFIG).is_file() and (path / MODEL_CONFIG).is_file()
-        found = is_run(path) or published
+        published = not (path / runs.CONFIG).is_file() and (path / MODEL_CONFIG).is_file()
+        found = runs.is_run(path) or published
     except OSError as error:  # of a folder that may not be read
-        raise damaged(path, error, fix=RESTORE) from error
+        raise damaged(path, error, fix=runs.RESTORE) from error
     if not found:
         kind = "there is no such directory" if not path.exists() else "this is not a run of open_nvib"
         raise InputError(f"{path}: {kind}, expected a directory that `nvib train --output {path}` writes.")
-    if not published and not (path / MODEL).is_dir():
+    if not published and not (path / runs.MODEL).is_dir():
         raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
-    check_manifest(path, fix=RESTORE)
+    check_manifest(path, fix=runs.RESTORE)
     disable_progress_bar()
-    settings = None if published else read_config(path)
-    histogram = torch.tensor(read_lengths(path).lengths) if (path / LENGTHS).is_file() else None
-    model_folder, tokenizer_folder = (path, path) if published else (path / MODEL, path / TOKENIZER)
-    model, tokenizer = _load_model(model_folder), open_tokenizer(tokenizer_folder, fix=RESTORE)
+    settings = None if published else runs.read_config(path)
+    histogram = torch.tensor(runs.read_lengths(path).lengths) if (path / runs.LENGTHS).is_file() else None
+    model_folder, tokenizer_folder = (path, path) if published else (path / runs.MODEL, path / runs.TOKENIZER)
+    with opening(model_folder, fix=runs.RESTORE):
+        model = open_weights(TextAutoencoder, model_folder, local_files_only=True)
+    tokenizer = open_tokenizer(tokenizer_folder, fix=runs.RESTORE)
     spare = model.config.vocab_size - len(tokenizer)
     if spare < 0 or (spare and model.config.pretrained is None):  # pretrained models may have rows that no token uses
         raise InputError(
             f"{tokenizer_folder}: has {len(tokenizer)} entries, expected the {model.config.vocab_size} of the model. "
-            f"{RESTORE}"
+            f"{runs.RESTORE}"
         )
     if device is not None:
         model.to(find_device(device))  # pyright: ignore[reportArgumentType]
-    return Run(path, settings, model.eval(), tokenizer, histogram, read_numbers(path))
-
-
-def _load_model(path: Path) -> TextAutoencoder:
-    try:
-        return open_weights(TextAutoencoder, path, local_files_only=True)
-    except Exception as error:  # a damaged file is an error of many kinds
-        raise damaged(path, error, fix=RESTORE) from error
+    return Run(path, settings, model.eval(), tokenizer, histogram, runs.read_numbers(path))
