@@ -31,7 +31,7 @@ FIXED = (1, 2, 4, 8, 16, 49)
 ROWS = ["any", "gates", "vt-any", "vt-16", "t-any", *(f"fixed-{number}" for number in FIXED)]
 ROWS += ["random", "canvas", "novel", "novel-vae"]
 LONG = 3  # rows "…-long" have this many times the steps
-ROWS += [f"{row}-long" for row in ("any", "vt-any", "t-any", "gates", "fixed-49")]
+ROWS += [f"{row}-long" for row in ("any", "vt-any", "t-any", "gates", "random", *(f"fixed-{k}" for k in FIXED))]
 HELD_OUT = (4, 7, 8)  # the digit that no training image of seeds 0, 1 and 2 shows
 TEST, NOVELTY_VECTORS = 300, 8
 GATE_SHARE, CANVAS_SHARE = 0.3, 0.2  # patches that gates may keep
@@ -129,13 +129,17 @@ class RandomGates(example.ImageAutoencoder):
 
 
 def build(row: str, seed: int) -> Any:
-    """Build the untrained model of a row. Random gates keep as many patches as the learned gates of the same seed."""
+    """Build the untrained model of a row.
+
+    Random gates keep as many patches as the learned gates of the same seed and the same number of steps.
+    """
+    learned, row = row.replace("random", "gates"), row.removesuffix("-long")
     if row in ("any", "novel") or row.startswith("fixed"):
         return example.ImageAutoencoder()
     if row in ("vt-any", "vt-16", "t-any", "novel-vae"):
         return PlainSets(noise=row != "t-any")
     if row == "random":
-        return RandomGates(json.loads((RESULTS / "measured" / f"gates-{seed}.json").read_text())["gates"]["kept"])
+        return RandomGates(json.loads((RESULTS / "measured" / f"{learned}-{seed}.json").read_text())["gates"]["kept"])
     return example.ImageAutoencoder(gates=CANVAS_SHARE if row == "canvas" else GATE_SHARE)
 
 
@@ -272,7 +276,7 @@ def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dic
     full, row = row, row.removesuffix("-long")
     steps = steps if row == full else LONG * steps
     torch.manual_seed(seed)
-    model, images, test = build(row, seed), data.images, data.test
+    model, images, test = build(full, seed), data.images, data.test
     generator = torch.Generator().manual_seed(seed)
     if row == "canvas":
         images, _ = make_canvases(images, 4000, generator)

@@ -209,10 +209,17 @@ def merge_groups(alpha: PerToken, hidden: Hidden, groups: Int[Tensor, "batch n"]
 
 @dataclass(frozen=True, eq=False)
 class PooledSet(BatchRecord):
-    """Hidden states of the vectors of each set, and which of them there are: the input of `NVIB`."""
+    """Hidden states of the vectors of each set, and which of them there are: the input of `NVIB`.
+
+    Args:
+        hidden: the hidden states; 0 where there is no vector.
+        mask: which vectors there are.
+        groups: the vector that each token has joined, by index; -1 for padding.
+    """
 
     hidden: Float[Tensor, "batch vectors size"]
     mask: Bool[Tensor, "batch vectors"]
+    groups: Int[Tensor, "batch n"]
 
 
 def nearest_centres(
@@ -289,4 +296,5 @@ class SetPool(nn.Module):
         tokens = tokens.masked_fill(~mask.unsqueeze(-1), 0.0)
         hidden = shares @ tokens + self.down(shares @ F.gelu(self.up(self.norm(tokens))))
         there = size.squeeze(-1) > 0
-        return unchecked(PooledSet, hidden=hidden.masked_fill(~there.unsqueeze(-1), 0.0), mask=there)
+        hidden, groups = hidden.masked_fill(~there.unsqueeze(-1), 0.0), cells.masked_fill(~mask, -1)
+        return unchecked(PooledSet, hidden=hidden, mask=there, groups=groups)

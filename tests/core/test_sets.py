@@ -57,7 +57,10 @@ def test_set_pool_does_not_depend_on_order_or_padding():
     mask = torch.ones(BATCH, N + 2).bool()
     mask[:, :2] = False
     padded = torch.cat([torch.full((BATCH, 2, SIZE), torch.nan), tokens], 1)
-    torch.testing.assert_close(pool(padded, mask, vectors=numbers).hidden[:, :N], pooled.hidden)
+    padded_pool = pool(padded, mask, vectors=numbers)
+    torch.testing.assert_close(padded_pool.hidden[:, :N], pooled.hidden)
+    assert torch.equal(padded_pool.groups[:, 2:], pooled.groups)
+    assert (padded_pool.groups[:, :2] == -1).all()
     # a row does not depend on how many vectors the others have
     torch.testing.assert_close(pool(tokens[1:2], vectors=3).hidden, pooled.hidden[1:2, :3])
     empty = pool(tokens, torch.zeros(BATCH, N).bool())
@@ -81,9 +84,12 @@ def test_set_pool_merges_clusters_that_lie_apart():
     torch.manual_seed(6)
     pool, tokens, label = nv.SetPool(SIZE), torch.randn(1, 12, SIZE), torch.arange(12) % 3
     places = torch.tensor([[0.0, 0.0], [50.0, 0.0], [0.0, 90.0]])[label] + torch.randn(12, 2)
-    pooled = pool(tokens, vectors=3, places=places[None]).hidden
+    pooled = pool(tokens, vectors=3, places=places[None])
     expected = torch.cat([pool(tokens[:, label == i], vectors=1).hidden for i in range(3)], 1)
-    torch.testing.assert_close(pooled.sort(1).values, expected.sort(1).values)
+    torch.testing.assert_close(pooled.hidden.sort(1).values, expected.sort(1).values)
+    # `groups` says which token is in which vector
+    assert torch.equal(pooled.groups[0][:, None] == pooled.groups[0], label[:, None] == label)
+    torch.testing.assert_close(pooled.hidden[:, pooled.groups[0]], expected[:, label])
 
 
 @pytest.mark.parametrize("norm_first", [True, False])
