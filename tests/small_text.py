@@ -39,6 +39,7 @@ def prepare_in(folder: Path, sentences: list[str]) -> Path:
         output=str(folder / "data"),
         layout="sentences",
         partitions={"short": [5, 24]},
+        tokenizer_kind="wordpiece",
         vocab_size=250,
         workers=1,
     )

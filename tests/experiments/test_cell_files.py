@@ -101,6 +101,7 @@ def test_prepared_data_is_known_by_its_recipe_where_its_source_is_gone(data, tmp
         layout="sentences",
         partitions={"short": [5, 24]},
         vocab_size=250,
+        tokenizer_kind="wordpiece",
     )
     check_recipe(config)
     for changes, what in (({"source": str(tmp_path / "else.txt")}, "source"), ({"seed": 1}, "seed")):

@@ -12,6 +12,8 @@ from open_nvib.store.settings import check_numbers
 Layout = Literal["running", "sentences"]
 TRAINED_TOKENIZER = "train"
 TokenizerKind = Literal["wordpiece", "bytes"]
+CORPORA = ("enwik8", "wikitext-103", "wikitext-2")
+"""Sources with a name of their own."""
 
 
 def paper_partitions() -> dict[str, Sequence[int]]:
@@ -40,8 +42,9 @@ class PrepareConfig:
             MediaWiki dumps) is judged so; text of your own is kept as it is.
         tokenizer: `train` for one trained on the training split, `bert-base-uncased` or any other tokenizer on
             the hub, or a local vocab.txt (read as uncased BERT's), tokenizer.json or folder of a saved tokenizer.
-        tokenizer_kind: What `train` trains: `wordpiece`, BERT's kind, or `bytes`, a byte-level BPE, which knows every
-            character, keeps case and spaces, and gives every text back exactly.
+        tokenizer_kind: What `train` trains: `bytes`, a byte-level BPE, which knows every character, keeps case and
+            spaces, and gives every text back exactly, or `wordpiece`, BERT's kind. If not given, `wordpiece` for
+            enwik8 and WikiText, as in the results of the docs, and `bytes` for any other text.
         vocab_size: Entries of a trained tokenizer, with the five special tokens.
         lowercase: Whether a trained WordPiece or a local vocab.txt lowers case and strips accents, as uncased BERT.
         partitions: Smallest and largest number of tokens of each partition, both included, without special tokens.
@@ -61,7 +64,7 @@ class PrepareConfig:
     language: str = "en"
     drop_residue: bool | None = None
     tokenizer: str = TRAINED_TOKENIZER
-    tokenizer_kind: TokenizerKind = "wordpiece"
+    tokenizer_kind: TokenizerKind | None = None
     vocab_size: int = 3000
     lowercase: bool = True
     partitions: dict[str, Sequence[int]] = field(default_factory=paper_partitions)
@@ -76,7 +79,7 @@ class PrepareConfig:
                 raise InputError(f"prepare: {name} is empty, expected a name or a path. Give --{name}.")
         if self.layout not in ("running", "sentences"):
             raise InputError(f"prepare: layout is {self.layout!r}, expected 'running' or 'sentences'.")
-        if self.tokenizer_kind not in ("wordpiece", "bytes"):
+        if self.tokenizer_kind not in ("wordpiece", "bytes", None):
             raise InputError(f"prepare: tokenizer_kind is {self.tokenizer_kind!r}, expected 'wordpiece' or 'bytes'.")
         check_numbers(self, where="prepare: ")
         if not self.partitions:
@@ -153,12 +156,15 @@ class EvaluateConfig:
 
 _NOT_IN_RECIPE = ("source", "output", "workers", "column", "dataset_config", "dataset_split", "dataset_revision")
 """Settings that do not change the data, and those that the identity of the source contains."""
+LEFT_OPEN = ("drop_residue", "tokenizer_kind")
+"""Settings that the kind of the text decides if they are None."""
 
 
 def recipe_settings(config: PrepareConfig) -> dict[str, Any]:
     """Select the settings that decide the prepared data, in JSON's own types."""
     settings = {name: value for name, value in asdict(config).items() if name not in _NOT_IN_RECIPE}
     settings["partitions"] = {name: list(bounds) for name, bounds in config.partitions.items()}
+    settings["tokenizer_kind"] = config.tokenizer_kind or ("wordpiece" if config.source in CORPORA else None)
     if config.tokenizer != TRAINED_TOKENIZER:
         del settings["vocab_size"], settings["tokenizer_kind"]
     return settings
@@ -207,16 +213,17 @@ class Recipe:
     def settings(self) -> dict[str, Any]:
         """The settings, with the default of each that is newer than the recipe."""
         tokenizer = self.config.get("tokenizer", TRAINED_TOKENIZER)
-        return {**recipe_settings(PrepareConfig(tokenizer=tokenizer, drop_residue=True)), **self.config}
+        defaults = PrepareConfig(tokenizer=tokenizer, tokenizer_kind="wordpiece", drop_residue=True)
+        return {**recipe_settings(defaults), **self.config}
 
     def differences(self, other: "Recipe") -> list[str]:
         """Name what differs in another recipe, as in "seed was 0, now 5"; empty if the two make equal data.
 
-        Where the other one leaves `drop_residue` to the kind of the text, what this one did is right.
+        Where the other one leaves a setting to the kind of the text (LEFT_OPEN), what this one did is right.
         """
         old, new = ({**recipe.source, **recipe.settings} for recipe in (self, other))
         return [
             f"{name} differ" if name.endswith("files") else f"{name} was {old.get(name)!r}, now {new.get(name)!r}"
             for name in {**old, **new}
-            if old.get(name) != new.get(name) and (name, new.get(name)) != ("drop_residue", None)
+            if old.get(name) != new.get(name) and not (name in LEFT_OPEN and new.get(name, "") is None)
         ]

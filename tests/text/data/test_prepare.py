@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 import open_nvib.text.data
 from open_nvib.report import draw_lengths
 from open_nvib.store.files import InputError, as_builtins, from_builtins
-from open_nvib.store.task_settings import Recipe
+from open_nvib.store.task_settings import Recipe, recipe_settings
 from open_nvib.text.data import PrepareConfig, load_prepared, prepare
 from open_nvib.text.data.prepare import make_recipe
 from open_nvib.text.data.sources import open_source
@@ -27,7 +27,7 @@ BOUNDS = {"few": [5, 14], "many": [15, 40]}
 def config(corpus, tmp_path):
     def make(**changes):
         given = {"source": str(corpus), "output": str(tmp_path / "data"), "layout": "sentences", "partitions": BOUNDS}
-        return PrepareConfig(**{**given, "vocab_size": 300, "workers": 2, **changes})
+        return PrepareConfig(**{**given, "tokenizer_kind": "wordpiece", "vocab_size": 300, "workers": 2, **changes})
 
     return make
 
@@ -351,6 +351,7 @@ def test_text_in_lower_case_is_kept_and_an_empty_partition_is_left_out(tmp_path)
         source=str(tmp_path / "reviews.txt"),
         output=str(tmp_path / "data"),
         layout="sentences",
+        tokenizer_kind="wordpiece",
         vocab_size=200,
         workers=1,
     )
@@ -381,6 +382,31 @@ def test_the_share_of_unknown_tokens_is_printed_and_bytes_have_none(config, tmp_
     rows = exact.split("all", "train")[:]
     assert exact.tokenizer.batch_decode(rows["input_ids"]) == rows["text"]
     assert exact.recipe.differences(pieces.recipe) != []
+
+
+def test_text_of_the_users_own_comes_back_by_default(config, corpus, sentences):
+    """Case, spaces and unknown characters had been lost unless --tokenizer_kind bytes was given."""
+    prepared = prepare(config(tokenizer_kind=None, vocab_size=400, partitions={"all": [1, 99]}))
+    rows = prepared.split("all", "train")[:]
+    assert prepared.tokenizer.batch_decode(rows["input_ids"]) == rows["text"]
+    assert any(text != text.lower() for text in rows["text"])
+    assert prepared.recipe.config["tokenizer_kind"] == "bytes"
+    with pytest.raises(InputError, match="vocab_size is 200, expected at least 261"):
+        prepare(config(tokenizer_kind=None, vocab_size=200, output=str(corpus.parent / "small")))
+    pieces = config(output=str(corpus.parent / "pieces"))
+    prepare(pieces)
+    reopened = prepare(replace(pieces, tokenizer_kind=None))
+    assert reopened.recipe.config["tokenizer_kind"] == "wordpiece"  # as it was made
+
+
+def test_the_corpora_of_the_docs_keep_their_tokenizer():
+    settings = recipe_settings(PrepareConfig(source="enwik8"))
+    assert settings["tokenizer_kind"] == "wordpiece"
+    recorded = {name: value for name, value in settings.items() if name != "tokenizer_kind"}  # of an early version
+    old, asked = Recipe({}, {**recorded, "drop_residue": True}), Recipe({}, {**settings, "tokenizer_kind": "bytes"})
+    assert old.settings["tokenizer_kind"] == "wordpiece"
+    assert old.differences(Recipe({}, settings)) == []
+    assert old.differences(asked) == ["tokenizer_kind was 'wordpiece', now 'bytes'"]
 
 
 def test_a_word_of_a_data_uri_is_left_out_and_counted(config, tmp_path, sentences):

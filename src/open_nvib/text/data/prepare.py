@@ -50,7 +50,15 @@ from open_nvib.text.data.prepared import (
 )
 from open_nvib.text.data.sentences import SPLITS, Found, assign_splits, batches, find, sample
 from open_nvib.text.data.sources import Source, digest, open_source
-from open_nvib.text.data.tokenizer import Encoded, encode, load_tokenizer, tokenizer_files, train_tokenizer, unknown_as
+from open_nvib.text.data.tokenizer import (
+    SMALLEST_OF_BYTES,
+    Encoded,
+    encode,
+    load_tokenizer,
+    tokenizer_files,
+    train_tokenizer,
+    unknown_as,
+)
 
 _MADE_WITH = ("open-nvib", "datasets", "mwparserfromhell", "sentencex", "tokenizers", "transformers")
 _BATCH_CHARACTERS = 250_000  # a quarter of a second of work on markup: the bar moves, and the cores stay busy
@@ -86,15 +94,23 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
             )
         check_only_ours(output)
     # Load a given tokenizer first, so that a wrong one is found before the long work.
-    trained = config.tokenizer == TRAINED_TOKENIZER
-    tokenizer = None if trained else load_tokenizer(config.tokenizer, lowercase=config.lowercase)
+    settings = dict(recipe.config)
+    if config.tokenizer == TRAINED_TOKENIZER:
+        tokenizer, settings["tokenizer_kind"] = None, settings["tokenizer_kind"] or "bytes"
+        if settings["tokenizer_kind"] == "bytes" and config.vocab_size < SMALLEST_OF_BYTES:
+            raise InputError(
+                f"prepare: vocab_size is {config.vocab_size}, expected at least {SMALLEST_OF_BYTES} with bytes: they "
+                f"and the special tokens are entries, too. Give a larger --vocab_size, or --tokenizer_kind wordpiece."
+            )
+    else:
+        tokenizer = load_tokenizer(config.tokenizer, lowercase=config.lowercase)
     with writing(output) as directory:
         found = collect(config, source)
         splits = assign_splits(len(found.sentences), seed=config.seed)
         if tokenizer is None:
             training = [found.sentences[row] for row in np.flatnonzero(splits == SPLITS.index("train"))]
             tokenizer = train_tokenizer(
-                training, vocab_size=config.vocab_size, lowercase=config.lowercase, kind=config.tokenizer_kind
+                training, vocab_size=config.vocab_size, lowercase=config.lowercase, kind=settings["tokenizer_kind"]
             )
         unknown = unknown_as(tokenizer)
         texts = [text.replace(UNKNOWN, unknown) for text in found.sentences]
@@ -102,7 +118,7 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
         counts = _write_partitions(config, found, splits, encoded, texts, directory)
         tokenizer.save_pretrained(str(directory / TOKENIZER))
         judged = {part.drops_residue(config.drop_residue) for part in source.parts}
-        settings = {**recipe.config, "drop_residue": judged.pop() if len(judged) == 1 else config.drop_residue}
+        settings["drop_residue"] = judged.pop() if len(judged) == 1 else config.drop_residue
         record = PreparedRecord(
             recipe=Recipe(recipe.source, settings),
             made_with={name: version(name) for name in _MADE_WITH},

@@ -26,6 +26,8 @@ from open_nvib.text.data.markup import UNKNOWN
 from open_nvib.text.opening import open_saved, with_backend, without_template
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+SMALLEST_OF_BYTES = 256 + len(SPECIAL_TOKENS)
+"""Entries of a vocabulary of bytes alone."""
 
 # Share of a trained vocabulary that may be single characters beyond ASCII. Without a bound, the Chinese and Arabic
 # letters that occur once or twice in an English corpus would take the place of thousands of words.
