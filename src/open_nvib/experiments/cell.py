@@ -53,12 +53,8 @@ def run_cell(cell: Cell, *, say: Say, overwrite: bool = False, wait_seconds: flo
     """Prepare the data if it is missing, train, evaluate, and write the result.
 
     A cell that is done is left as it is. An interrupted one resumes from its last checkpoint. A failure is an outcome,
-    not an exception.
-
-    Args:
-        say: takes a line of progress.
-        overwrite: replace what was done with other settings, which fails otherwise.
-        wait_seconds: how long to wait for another process that holds the cell.
+    not an exception. `overwrite` replaces what was done with other settings, which fails otherwise; `wait_seconds` says
+    how long to wait for another process that holds the cell.
     """
     try:
         with _locked(cell, wait_seconds) as locked:

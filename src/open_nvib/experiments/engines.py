@@ -61,11 +61,10 @@ def run_with_log(
 
 
 class Processes:
-    """Runs several cells at a time, each in a process of its own. A cell whose process dies has failed.
+    """Runs several cells at a time, one for each core if not said, each in a process of its own.
 
-    Args:
-        workers: how many at a time, one for each core if not given. Several share the cores, unless OMP_NUM_THREADS
-            says how many threads each has; one runs as `Serial` does.
+    A cell whose process dies has failed. Several workers share the cores, unless OMP_NUM_THREADS says how many threads
+    each has; one runs as `Serial` does.
     """
 
     def __init__(self, workers: int | None = None) -> None:
@@ -148,11 +147,9 @@ def _exit_with_parent() -> None:
 class Ray:
     """Runs every cell as a task of a Ray cluster; one that loses its worker is started elsewhere and resumes.
 
-    Args:
-        address: `host:port` of the cluster's head node, `auto` for the cluster that this machine is part of,
-            `ray://host:port` for Ray's client, or `local` to start one here.
-        cpus: that each cell takes.
-        gpus: that each cell takes; a part of one if several are to share it.
+    The address is `host:port` of the cluster's head node, `auto` for the cluster that this machine is part of,
+    `ray://host:port` for Ray's client, or `local` to start one here. Each cell takes so many CPUs and GPUs; of a GPU, a
+    part if several are to share it.
     """
 
     def __init__(self, address: str = "auto", *, cpus: float = 1, gpus: float = 0) -> None:
