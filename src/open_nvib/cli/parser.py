@@ -230,7 +230,7 @@ def call(command: Callable[..., None], given: argparse.Namespace) -> None:
     named: dict[str, Any] = {}
     kinds = get_type_hints(command)
     for name, parameter in inspect.signature(command).parameters.items():
-        kind, value = kinds[name], vars(given).get(name)
+        kind, value = kinds[name], vars(given).get(name, parameter.default)
         if is_dataclass(kind):
             value = _settings(kind, given, given.config if name == "config" else [])
             if getattr(given, "print_config", False):
