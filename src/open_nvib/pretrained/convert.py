@@ -20,7 +20,7 @@ from open_nvib._tensors import check
 from open_nvib.pretrained.attention import NAME, AttentionNVIB, Projection, nvibs, real_tokens
 from open_nvib.pretrained.families import PROJECTIONS, SECTIONS, check_family, find_attentions, longest_input
 from open_nvib.pretrained.identity import MIN_TAU_UNIT, Moments
-from open_nvib.pretrained.measures import find_nvibs, kept, layer_kl, nvib_kl
+from open_nvib.pretrained.measures import find_nvibs, kept, layer_kl, nvib_kl, with_decoder_mask
 from open_nvib.store.files import InputError, in_one_line
 from open_nvib.text.opening import open_saved, open_weights
 
