@@ -1,10 +1,11 @@
 """The page as a reader opens it, in Chromium: nothing fails, nothing is fetched, everything is seen."""
 
 import re
+from pathlib import Path
 
 import pytest
 
-from open_nvib.report import Results
+from open_nvib.report import Results, html
 from open_nvib.report.html import to_page
 from open_nvib.report.pages import Report
 
@@ -144,3 +145,12 @@ def test_html_and_links_in_markdown_stay_text(markdown):
 def test_what_reports_consist_of_is_rendered():
     body = page_of("λ′<sub>G</sub> is `a<b`, **bold**<br>\\*text\\* &amp;")
     assert "<p>λ′<sub>G</sub> is <code>a&lt;b</code>, <strong>bold</strong><br>*text* &amp;</p>" in body
+
+
+def test_whatever_scrolls_sideways_shows_that_it_does():
+    style = (Path(html.__file__).parent / "templates" / "page.css").read_text()
+    groups = re.findall(r"^([^{}@]+)\{([^{}]*)\}", style, re.MULTILINE)
+    rules = [(each, rule) for group, rule in groups for each in group.split(",")]
+    scrolling = {each.strip() for each, rule in rules if "overflow-x: auto" in rule}
+    shadowed = {each.strip() for each, rule in rules if "scrollbar-width" in rule and "linear-gradient" in rule}
+    assert scrolling == shadowed == {".drawing", ".scroll"}

@@ -2,6 +2,9 @@
 
 import json
 import shutil
+import warnings
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +16,7 @@ from scipy.stats import multivariate_normal
 from open_nvib.cli import main
 from open_nvib.evaluation import evaluate
 from open_nvib.report.summary import summarise_evaluation
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, OutsideTraining
 from open_nvib.store.runs import PRIOR, read_metrics
 from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import load_prepared
@@ -174,6 +177,31 @@ def test_other_kinds_of_models_can_be_fitted(kind, data):
     numbers = [1, 1] if kind == "vtp" else [2, 5]
     assert (mixture.log_pi > -torch.inf).sum(-1).tolist() == [number + extra for number in numbers]
     assert mixture.z.isfinite().all()
+
+
+@pytest.mark.parametrize("kind", ["gates", "one share", "any number"])
+def test_unless_told_the_prior_is_fitted_to_a_number_that_the_model_was_trained_with(kind, trained, tmp_path):
+    options: dict[str, Any] = {
+        "gates": {"alpha_activation": "gate", "gate_share": 0.5},
+        "one share": {"alpha_unit": "delta", "keep_share": 0.5},
+        "any number": {"alpha_unit": "delta", "keep_share": 0.5, "shares": "log_uniform"},
+    }
+    shutil.copytree(trained.path, tmp_path / "run")
+    size: Any = {"vocab_size": trained.model.config.vocab_size, "d_model": 12, "bottleneck": "nvae", "delta": 10.0}
+    model = TextAutoencoder(TextAutoencoderConfig(**size, **options[kind])).eval()
+    run, ids = replace(trained, path=tmp_path / "run", model=model), training_ids(trained)[:40]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", OutsideTraining)
+        settings = run.fit_prior(ids).settings
+    if kind == "any number":
+        assert settings.share == 0.25
+        return
+    assert settings.share is None
+    kept = model.encoder.bottleneck.kept_vectors(run.encode_ids(ids)).sum(-1).tolist()
+    pairs = Counter((len(text), number) for text, number in zip(ids, kept, strict=True))
+    assert {(length, number): count for length, number, count in settings.counts} == pairs
+    with pytest.warns(OutsideTraining):
+        assert run.fit_prior(ids, share=0.25).settings.share == 0.25
 
 
 def test_a_published_run_has_its_prior(fitted, tmp_path):

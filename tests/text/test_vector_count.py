@@ -18,6 +18,7 @@ from open_nvib.search import numbers_to_try
 from open_nvib.store.files import InputError, OutsideTraining
 from open_nvib.store.settings import LossSettings, ModelSettings, OptimiserSettings, TrainConfig, WatchSettings
 from open_nvib.text.data import load_prepared
+from open_nvib.text.model import vector_count
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import decode, encode, evaluate_losses, reconstruct_ids
@@ -384,6 +385,31 @@ def test_lengths_that_training_did_not_have_are_warned_about(run):
         run.reconstruct("one")
     with pytest.warns(OutsideTraining, match=f"{low} to {high}"):
         run.sample(1, length=high + 1)
+
+
+def test_a_warning_of_a_length_quotes_the_text_and_not_an_index(run, texts):
+    _, high = run.trained_lengths
+    long = run.tokenizer.decode((texts[0] * 20)[: high + 1])
+    with pytest.warns(OutsideTraining, match="1 more text[.]") as caught:  # an index misleads in a file
+        run.reconstruct([run.tokenizer.decode(texts[0]), long, long])
+    assert str(caught[0].message).startswith(repr(long[:40])[:-1])
+    with pytest.warns(OutsideTraining, match="^length is"):
+        run.sample(1, length=high + 1)
+
+
+def test_interpolate_searches_once(run, texts, monkeypatch):
+    searches = []
+    search = vector_count.find_fewest
+
+    def counted(*given, **options):
+        searches.append(given)
+        return search(*given, **options)
+
+    monkeypatch.setattr(vector_count, "find_fewest", counted)
+    first, second = run.tokenizer.batch_decode(texts[:2])
+    path = run.interpolate(first, second, steps=3, vectors="fewest")
+    assert len(searches) == 1
+    assert path == [run.between(first, second, weight, vectors="fewest") for weight in (0, 0.5, 1)]
 
 
 def test_a_sample_of_the_latent_is_decoded_with_a_seed(run, texts):

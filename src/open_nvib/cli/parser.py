@@ -83,7 +83,7 @@ def run(command: "Command", arguments: list[str]) -> None:
 
 def _show_warning(message: Warning | str, category: type[Warning], *where: object, **options: object) -> None:
     """Print a warning of ours in one line, and any other with its place."""
-    if issubclass(category, files.OutsideTraining):
+    if issubclass(category, files.InputWarning):
         print(f"nvib: warning: {message}", file=sys.stderr)
     else:
         SHOW_WARNING(message, category, *where, **options)  # pyright: ignore[reportArgumentType]

@@ -30,7 +30,11 @@ class InputError(ValueError):
     """
 
 
-class OutsideTraining(UserWarning):
+class InputWarning(UserWarning):
+    """What the user gave can be used, perhaps not as meant. The command line prints the message in one line."""
+
+
+class OutsideTraining(InputWarning):
     """A model is used with lengths or numbers of vectors that it has not seen in training."""
 
 

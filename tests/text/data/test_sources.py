@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from open_nvib.store.files import InputError
+from open_nvib.store.files import InputError, InputWarning
 from open_nvib.text.data import PrepareConfig, sources
 from open_nvib.text.data.sources import (
     file_texts,
@@ -97,6 +97,13 @@ def test_the_kind_of_a_file_without_ending_is_seen_in_its_first_bytes(tmp_path):
     (tmp_path / "README").write_bytes(b"Text.")
     assert kind_of(tmp_path / "enwik8") == "mediawiki"
     assert kind_of(tmp_path / "README") == "text"
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.JSON", "a.html"])
+def test_columns_or_markup_that_is_read_as_text_is_warned_about(name, tmp_path):
+    (tmp_path / name).write_bytes(b"id\ttext\n1\tA river.\n")
+    with pytest.warns(InputWarning, match=r"plain text.*\.jsonl.*\.csv"):
+        open_source(PrepareConfig(source=str(tmp_path / name)))
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from typing import Any
 
 from platformdirs import user_cache_path
 
-from open_nvib.store.files import InputError, in_one_line
+from open_nvib.store.files import InputError, InputWarning, in_one_line
 from open_nvib.store.task_settings import PrepareConfig
 from open_nvib.text.data.markup import articles, clean_mediawiki, clean_wikitext
 
@@ -80,6 +81,13 @@ def _from_files(config: PrepareConfig, path: Path) -> Source:
     parts = []
     for file in files:
         kind, sentences = kind_of(file), config.layout == "sentences"
+        if kind == "text" and _ending(file) in LIKELY_MISREAD:
+            warnings.warn(
+                f"{file}: read as plain text, with its columns or markup in the sentences. Convert it to one of the "
+                f"known formats: {', '.join(KINDS)}.",
+                InputWarning,
+                stacklevel=2,
+            )
         if kind == "mediawiki" and sentences:
             raise InputError(f"{file}: a MediaWiki dump is running text. Leave --layout out, or give --layout running.")
         if kind in _COLUMN_READERS:
@@ -126,6 +134,8 @@ KINDS = {
     ".raw": "wikitext",
     ".xml": "mediawiki",
 }
+LIKELY_MISREAD = (".tsv", ".json", ".html", ".htm", ".tex", ".rtf")
+"""Endings of text files with columns or markup that no reader knows."""
 _CLEANERS = {"wikitext": clean_wikitext, "mediawiki": clean_mediawiki}
 _UNPACKERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
 _LONGEST_CSV_FIELD = 1 << 30  # characters; the csv module's own limit of 131,072 is less than a long article
@@ -151,8 +161,13 @@ def find_files(path: Path) -> list[Path]:
 
 def kind_by_name(path: Path) -> str | None:
     """Tell the kind from the name's ending, below .gz or .bz2; None if it is not a known one."""
+    return KINDS.get(_ending(path))
+
+
+def _ending(path: Path) -> str:
+    """Return the ending of the name, below .gz or .bz2, in lower case."""
     packed = path.suffix.lower() in _UNPACKERS
-    return KINDS.get(Path(path.stem if packed else path.name).suffix.lower())
+    return Path(path.stem if packed else path.name).suffix.lower()
 
 
 def kind_of(path: Path) -> str:

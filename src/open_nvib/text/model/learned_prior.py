@@ -38,6 +38,8 @@ SHRINKAGE = 0.02
 """How far the covariance is drawn to a multiple of the identity: that of fewer vectors than entries has no inverse."""
 NOISE_SCALE = 0.3
 """Factor of the noise of a sample unless told: docs/results/pretrained-vae.md compares some."""
+PRIOR_SHARE = 0.25
+"""Vectors per token unless told, for a model that was trained for any number."""
 SMALLEST_SCALE = 1e-6
 """Deviation of an entry that does not vary, which is divided by it."""
 SETTINGS, TENSORS = "settings", ("centre", "scale", "starts", "start_weights", "start_noise", "weight", "noise")
@@ -145,7 +147,7 @@ def draw_numbers(numbers: Numbers, lengths: Counts, generator: Noise) -> Counts:
 def fit_prior(model: TextAutoencoder, texts: Texts, *, share: float | None, model_digest: str = "") -> LearnedPrior:
     """Fit a prior to the means of the vectors of training texts.
 
-    `share` is the number of vectors per token, None for a model with a fixed number of vectors.
+    `share` is the number of vectors per token, None for the number that the model gives a text.
     """
     bottleneck, lengths = model.encoder.bottleneck, torch.tensor([len(text) for text in texts])
     request = None if share is None else VectorRequest(vectors=vectors_at(share, lengths))

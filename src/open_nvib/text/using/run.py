@@ -24,6 +24,7 @@ from open_nvib.store.files import (
     check_manifest,
     damaged,
     digest_of_file,
+    in_one_line,
     obstacle_to_writing,
 )
 from open_nvib.store.settings import TrainConfig, check_number
@@ -44,13 +45,22 @@ from open_nvib.text.model.decoding import (
 from open_nvib.text.model.learned_prior import (
     FEWEST_TEXTS,
     NOISE_SCALE,
+    PRIOR_SHARE,
     LearnedPrior,
     draw_numbers,
     fit_prior,
     load_prior,
     save_prior,
 )
-from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request, vectors_at
+from open_nvib.text.model.vector_count import (
+    Share,
+    VectorCounts,
+    Vectors,
+    check_any_number,
+    find_fewest,
+    make_request,
+    vectors_at,
+)
 from open_nvib.text.opening import find_device, open_tokenizer, open_weights, opening
 from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
@@ -112,14 +122,14 @@ class Run:
         if self.trained_lengths is None:
             return None
         low, high = self.trained_lengths
-        outside = [(index, len(text)) for index, text in enumerate(ids) if not low <= len(text) <= high]
+        outside = [text for text in ids if not low <= len(text) <= high]
         if not outside:
             return None
-        (index, length), more = outside[0], f" and {len(outside) - 1:,} more" if len(outside) > 1 else ""
-        return (
-            f"texts[{index}] has {length} token{'s' * (length != 1)}{more}: the model was trained on {low} to {high}, "
-            f"and other lengths may come out wrong."
-        )
+        start = in_one_line(self.tokenizer.decode(list(outside[0][:20])), longest=40)
+        tokens = "1 token" if len(outside[0]) == 1 else f"{len(outside[0])} tokens"
+        others = len(outside) - 1
+        also = f", as may {others:,} more text{'s' * (others != 1)}" if others else ""
+        return f"{start!r} has {tokens}, but the model was trained on {low} to {high}: it may come out wrong{also}."
 
     def tokenize(self, texts: OneOrMore) -> list[list[int]]:
         """Return token ids without special tokens; empty texts and those that are too long are InputErrors."""
@@ -293,11 +303,13 @@ class Run:
             check_number(name, value)
         if length is not None and (type(length) is not int or not 1 <= length <= self.longest):
             raise InputError(f"length is {length}, expected a whole number from 1 to {self.longest}.")
-        if length is not None and (text := self.length_warning([range(length)])):
-            warnings.warn(text, OutsideTraining, stacklevel=3)
+        low, high = self.trained_lengths or (1, self.longest)
+        if length is not None and not low <= length <= high:
+            outside = f"length is {length}, but the model was trained on {low} to {high}"
+            warnings.warn(f"{outside}: the texts may come out wrong.", OutsideTraining, stacklevel=3)
         bottleneck = self.model.encoder.bottleneck
         if not bottleneck.has_prior:
-            raise InputError(f"{self.path.name}: a plain Transformer has no prior to sample. Train a vt, vts or nvae.")
+            raise InputError(f"{self.path.name}: a plain Transformer has no prior. Train a vt, vtp, vts or nvae.")
         if prior == "learned" and (delta is not None or vectors is not None or share is not None):
             raise InputError(
                 "delta, vectors and share belong to the unit prior; the learned one was fitted to a share."
@@ -359,12 +371,13 @@ class Run:
         inside = self.path / runs.MODEL / runs.WEIGHTS
         return digest_of_file(inside if inside.is_file() else self.path / runs.WEIGHTS)
 
-    def fit_prior(self, ids: Texts, *, share: float = 0.25) -> LearnedPrior:
+    def fit_prior(self, ids: Texts, *, share: float | None = None) -> LearnedPrior:
         """Fit a prior to the latents of tokenised training texts, and write it to the run: `sample(prior="learned")`.
 
-        `share` is the number of vectors per token, of a model that takes any number.
+        `share` is the number of vectors per token, of a model that takes any number. If not given, it is 0.25 for a
+        model that was trained for any number, and any other model gives a text its own number.
         """
-        if not 0 < share <= 1:
+        if share is not None and not 0 < share <= 1:
             raise InputError(f"share is {share}, expected a number above 0 and at most 1.")
         bottleneck = self.model.encoder.bottleneck
         if not bottleneck.has_prior:
@@ -374,8 +387,13 @@ class Run:
             raise InputError(f"ids has {len(ids)} texts, expected at least {FEWEST_TEXTS} to fit a prior to.")
         if why := obstacle_to_writing(self.path):
             raise InputError(f"{self.path}: cannot be written ({why}). Copy the run to where it can be.")
-        settings: Any = {"share": share if bottleneck.any_number else None, "model_digest": self._weights_digest()}
-        fitted = fit_prior(self.model, ids, **settings)
+        if not bottleneck.any_number:
+            share = None
+        elif share is not None:
+            check_any_number(self.model)  # which warns if the model was trained with another number
+        elif self.model.config.shares is not None:
+            share = PRIOR_SHARE
+        fitted = fit_prior(self.model, ids, share=share, model_digest=self._weights_digest())
         save_prior(fitted, self.path / runs.PRIOR)
         self.__dict__.pop("learned_prior", None)  # an earlier one
         return fitted
@@ -393,9 +411,8 @@ class Run:
         """Decode `steps` points on the path from one text to the other, both ends included."""
         if steps < 2:
             raise InputError(f"steps is {steps}, expected at least 2: both ends.")
-        number = {"vectors": vectors, "share": share}
-        weights = [step / (steps - 1) for step in range(steps)]
-        return [self.between(first, second, weight, **number, **generation) for weight in weights]
+        latent = self.encode([first, second], vectors=vectors, share=share)
+        return [self._decode_between(latent, step / (steps - 1), **generation) for step in range(steps)]
 
     def between(
         self, first: str, second: str, weight: float, *, vectors: Vectors = None, share: Share = None, **generation: Any
@@ -403,7 +420,10 @@ class Run:
         """Decode one point of that path: at 0 the first text, at 1 the second; `vectors` and `share` as in `encode`."""
         if not 0 <= weight <= 1:
             raise InputError(f"weight is {weight}, expected 0 to 1.")
-        latent = self.encode([first, second], vectors=vectors, share=share)
+        return self._decode_between(self.encode([first, second], vectors=vectors, share=share), weight, **generation)
+
+    def _decode_between(self, latent: Latent, weight: float, **generation: Any) -> str:
+        """Decode one point between two texts that are encoded."""
         mixture = latent[0].mix(latent[1], weight)  # pyright: ignore[reportArgumentType]
         return self.decode(mixture, [2 * int(latent.lengths.max())], **generation)[0]
 
