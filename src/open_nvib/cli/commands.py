@@ -184,7 +184,7 @@ def fit_prior(
     device: Device = None,
     data: str | None = None,
     texts: int = 5_000,
-    share: float = 0.25,
+    share: float | None = None,
     seed: int = 0,
 ) -> None:
     """Fit a prior to the latents of training texts, for `nvib sample --prior learned`.
@@ -192,7 +192,8 @@ def fit_prior(
     Args:
         data: directory of the run's prepared data, if it was moved
         texts: how many training sentences
-        share: vectors per token, above 0 and at most 1, of a model that takes any number
+        share: vectors per token, above 0 and at most 1, of a model that takes any number; 0.25 if not given and the
+            model was trained for any, or else the number that it gives a text by itself
         seed: of the choice of sentences
     """
     from open_nvib.evaluation.evaluate import data_of

@@ -44,13 +44,22 @@ from open_nvib.text.model.decoding import (
 from open_nvib.text.model.learned_prior import (
     FEWEST_TEXTS,
     NOISE_SCALE,
+    SHARE,
     LearnedPrior,
     draw_numbers,
     fit_prior,
     load_prior,
     save_prior,
 )
-from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, find_fewest, make_request, vectors_at
+from open_nvib.text.model.vector_count import (
+    Share,
+    VectorCounts,
+    Vectors,
+    check_any_number,
+    find_fewest,
+    make_request,
+    vectors_at,
+)
 from open_nvib.text.opening import find_device, open_tokenizer, open_weights, opening
 from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
@@ -359,12 +368,13 @@ class Run:
         inside = self.path / runs.MODEL / runs.WEIGHTS
         return digest_of_file(inside if inside.is_file() else self.path / runs.WEIGHTS)
 
-    def fit_prior(self, ids: Texts, *, share: float = 0.25) -> LearnedPrior:
+    def fit_prior(self, ids: Texts, *, share: float | None = None) -> LearnedPrior:
         """Fit a prior to the latents of tokenised training texts, and write it to the run: `sample(prior="learned")`.
 
-        `share` is the number of vectors per token, of a model that takes any number.
+        `share` is the number of vectors per token, of a model that takes any number: 0.25 if not given and the model
+        was trained for any, and otherwise the number that the model gives a text by itself.
         """
-        if not 0 < share <= 1:
+        if share is not None and not 0 < share <= 1:
             raise InputError(f"share is {share}, expected a number above 0 and at most 1.")
         bottleneck = self.model.encoder.bottleneck
         if not bottleneck.has_prior:
@@ -374,8 +384,11 @@ class Run:
             raise InputError(f"ids has {len(ids)} texts, expected at least {FEWEST_TEXTS} to fit a prior to.")
         if why := obstacle_to_writing(self.path):
             raise InputError(f"{self.path}: cannot be written ({why}). Copy the run to where it can be.")
-        settings: Any = {"share": share if bottleneck.any_number else None, "model_digest": self._weights_digest()}
-        fitted = fit_prior(self.model, ids, **settings)
+        if share is not None:
+            check_any_number(self.model)
+        elif self.model.config.shares is not None:
+            share = SHARE
+        fitted = fit_prior(self.model, ids, share=share, model_digest=self._weights_digest())
         save_prior(fitted, self.path / runs.PRIOR)
         self.__dict__.pop("learned_prior", None)  # an earlier one
         return fitted
