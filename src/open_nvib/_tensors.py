@@ -172,7 +172,7 @@ KINDS: dict[str, tuple[Callable[[torch.dtype], bool], str, str]] = {
     "bool": (lambda dtype: dtype == torch.bool, "torch.bool, True = real", "Convert it with .bool()."),
     "int": (lambda dtype: not dtype.is_floating_point and dtype != torch.bool, "whole numbers", "Use .long()."),
     "real": (lambda dtype: not dtype.is_complex, "real numbers", "Use .real."),
-    "number": (lambda dtype: not dtype.is_complex, "real numbers", "Use .real."),
+    "number": (lambda dtype: not dtype.is_complex and dtype != torch.bool, "real numbers", "Use .float()."),
 }
 
 # Domain of values: the test of an entry, what is expected, and the fix.
@@ -184,6 +184,7 @@ DOMAINS: dict[str, tuple[Callable[[Tensor], Tensor], str, str]] = {
     "float32 >= 0": (lambda x: (x >= 0) & (x <= FLOAT32.max), "at least 0 and in float32's range", ""),
     ">= 1": (lambda x: (x >= 1) & x.isfinite(), "at least 1", ""),
     "0 or >= 1": (lambda x: ((x >= 1) & x.isfinite()) | (x == 0), "at least 1, or 0 for the layer's share", ""),
+    "whole": (lambda x: x == x.round(), "whole numbers", "Round it: vectors are counted."),
     "0 to below 1": (lambda x: (x >= 0) & (x < 1), "from 0 to below 1", ""),
     "0 to 1": (lambda x: (x >= 0) & (x <= 1), "from 0 to 1", ""),
     "share": (lambda x: (x >= FLOAT32.tiny) & (x <= 1), "above 0 and at most 1", ""),

@@ -210,6 +210,10 @@ class DenoisingAttention(nn.Module):
     ) -> Float[Tensor, "batch queries size"]:
         """Attend to a mixture, or to one that `project` returned. `mask` is True where a query may attend."""
         q, memory = self._prepare(query, mixture)
+        if mask is not None:
+            seen = mask, "bool #batch queries n", "Give one entry for each vector that `mixture` has."
+            known = {"query": (query, "batch queries size"), "mixture": (memory.keys, "real batch heads n key")}
+            check("DenoisingAttention", **known, mask=seen)
         if isinstance(memory, ProjectedImpulses):
             attended = attend_biased(q, memory.keys, memory.values, scale=self.d**-0.5, mask=mask)
         else:

@@ -41,6 +41,8 @@ def top_gates(logits: PerToken, mask: TokenMask, vectors: Real[Tensor, "#batch 1
 
     The logits are shifted so that the last gate that opens and the first that does not lie around a half.
     """
+    if not logits.shape[-1]:
+        return torch.zeros_like(logits)
     number = torch.minimum(vectors, mask.sum(-1, keepdim=True)).long()
     ordered, order = logits.masked_fill(~mask, -torch.inf).sort(dim=-1, descending=True, stable=True)
     rank = order.argsort(-1)
@@ -82,6 +84,8 @@ def pool_dropped(gates: PerToken, hidden: Hidden, mask: TokenMask) -> Hidden:
 
 def component_of_gates(gates: PerToken, mask: TokenMask) -> Int[Tensor, "batch n"]:
     """Find the component with the largest share of each token by `assign_tokens`; -1 if there is none."""
+    if not gates.shape[-1]:
+        return torch.zeros_like(mask, dtype=torch.long)
     shares, component = assign_tokens(gates).max(-2)
     return torch.where(mask & (shares > 0), component, -1)
 

@@ -100,6 +100,11 @@ class NVIB(nn.Module):
         gate = {"gate_count": (gate_count, "number; float32 > 0")}
         gate |= {"gate_share": (gate_share, "number; float32 > 0, 0 to below 1")}
         check("NVIB", **sizes, **kinds, **prior, **gate, alpha0_p=(alpha0_p, "number; float32 > 0"))
+        if not self.has_gates and (gate_count, gate_share, gate_pooling) != (2.0, 0.5, False):
+            raise ValueError(
+                f"NVIB: gate_count, gate_share or gate_pooling is given with alpha_activation {alpha_activation!r}, "
+                f"expected alpha_activation='gate' with them."
+            )
         self.to_alpha = nn.Linear(self.input_size, 1)
         self.to_mu = nn.Linear(self.input_size, p)
         self.to_log_sigma = nn.Linear(self.input_size, p)
@@ -141,9 +146,13 @@ class NVIB(nn.Module):
 
     def set_delta(self, delta: float) -> None:
         """Change Δ, as a schedule does during training."""
-        domain = "float32 > 0" if self.keep_share is not None or self.has_gates else "float32 >= 0"
-        fix = "With keep_share, a vector holds Δ/keep_share; with gates, gate_count·Δ. Both must be above 0."
+        counted = self.keep_share is not None or self.has_gates or self.alpha_unit == "delta"
+        domain = "float32 > 0" if counted else "float32 >= 0"
+        fix = "With keep_share, gates or alpha_unit 'delta', pseudo-counts are multiples of Δ: it must be above 0."
         check("NVIB", delta=(delta, f"number; {domain}", fix))
+        stored = torch.tensor(float(delta), dtype=self.delta.dtype, device="cpu").item()
+        if stored in (0.0, math.inf) and stored != delta:
+            raise ValueError(f"NVIB: delta is {delta}, expected one in the range of its {self.delta.dtype}.")
         self.delta.fill_(delta)
 
     def set_keep_share(self, share: float) -> None:
@@ -205,6 +214,11 @@ class NVIB(nn.Module):
 
         # α of each token, and of what it is the pseudo-count: a token, or several that share a component.
         if self.has_gates and gate_noise:
+            if self.keep_share is None and (request.vectors is not None or request.share is not None):
+                raise ValueError(
+                    "NVIB: request and gate_noise are given, expected one: noise draws how many gates open. Use "
+                    "gate_noise=False for a number of vectors."
+                )
             gates = sample_gates(scores, generator=generator).masked_fill(~mask, 0.0)
         else:
             gates = self._activate(scores, mask, request)
@@ -257,6 +271,8 @@ class NVIB(nn.Module):
             if name not in names:
                 raise TypeError(f"NVIB has no argument {name!r}.")
             warn_renamed(f"NVIB: {name}=", "request=VectorRequest(…)", stacklevel=5)
+        if request is not None:
+            check("NVIB", request=(request, VectorRequest, "Use VectorRequest(vectors=…) or VectorRequest(share=…)."))
         if old:
             request = VectorRequest(**{names[name]: value for name, value in old.items()})
         if request is not None and self.keep_share is None and (not self.has_gates or request.groups is not None):
@@ -316,6 +332,6 @@ class NVIB(nn.Module):
 
 
 def _check_request(like: Tensor, request: VectorRequest) -> None:
-    domains = {"share": "share", "vectors": "0 or >= 1", "offset": "0 to below 1"}
+    domains = {"share": "share", "vectors": "0 or >= 1, whole", "offset": "0 to below 1"}
     given = {name: x for name in domains if (x := getattr(request, name)) is not None}
     check("NVIB", alpha=(like, "batch n"), **{k: (x, f"number batch; {domains[k]}") for k, x in given.items()})

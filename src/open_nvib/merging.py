@@ -13,10 +13,20 @@ from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, Int, Real
+from jaxtyping import Bool, Float, Int, Real, Shaped
 from torch import Tensor, nn
 
-from open_nvib._tensors import BatchRecord, Hidden, Index, PerToken, TensorRecord, check, unchecked, widen
+from open_nvib._tensors import (
+    BatchRecord,
+    Hidden,
+    Index,
+    PerToken,
+    TensorRecord,
+    at_least_float32,
+    check,
+    unchecked,
+    widen,
+)
 
 PerText = Real[Tensor, "..."] | float
 """A number for each text, or one for all."""
@@ -223,14 +233,15 @@ class PooledSet(BatchRecord):
 
 
 def nearest_centres(
-    places: Float[Tensor, "batch n dims"], mask: Bool[Tensor, "batch n"], counts: Int[Tensor, " batch"], width: int
+    places: Shaped[Tensor, "batch n dims"], mask: Bool[Tensor, "batch n"], counts: Int[Tensor, " batch"], width: int
 ) -> Int[Tensor, "batch n"]:
     """Find the centre nearest to each token, by number, among `counts` ≤ `width` centres in each set.
 
     The centres are tokens, by farthest-point sampling: the first is the one nearest to the mean of the set, each other
     is the one farthest from those before it. Of tokens at the same distance, the first is taken.
     """
-    wide = places.detach().masked_fill(~mask.unsqueeze(-1), 0.0)
+    places = places.detach().to(at_least_float32(places.dtype))
+    wide = places.masked_fill(~mask.unsqueeze(-1), 0.0)
     middle = wide.sum(1, keepdim=True) / mask.sum(-1).clamp(min=1)[:, None, None]
     centre = (wide - middle).square().sum(-1).masked_fill(~mask, torch.inf).argmin(-1)  # (batch,)
     nearest = torch.full(mask.shape, torch.inf, dtype=wide.dtype, device=wide.device)
@@ -273,7 +284,7 @@ class SetPool(nn.Module):
         mask: Bool[Tensor, "batch n"] | None = None,
         *,
         vectors: Int[Tensor, " batch"] | int | None = None,
-        places: Float[Tensor, "batch n dims"] | None = None,
+        places: Shaped[Tensor, "batch n dims"] | None = None,
     ) -> PooledSet:
         """Pool the tokens of each set into `vectors` vectors, for all sets or for each; default one for each token.
 
@@ -281,12 +292,15 @@ class SetPool(nn.Module):
         vectors as tokens at different places. `places` are the coordinates that distances are measured in; default the
         tokens themselves. `mask` is True for real tokens; a set without any has no vectors.
         """
+        check("SetPool", weight=(self.up.weight, "width size"), tokens=(tokens, "batch n size"))
         n = tokens.shape[1]
         mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool) if mask is None else mask
-        vectors = n if vectors is None else vectors
+        vectors = max(1, n) if vectors is None else vectors
         places = tokens if places is None else places
-        given = {"vectors": (vectors, "number batch; >= 1"), "places": (places, "real batch n dims")}
+        given = {"vectors": (vectors, "number batch; >= 1, whole"), "places": (places, "real batch n dims")}
         check("SetPool", tokens=(tokens, "batch n size"), mask=(mask, "bool batch n"), **given)
+        if not n:
+            return unchecked(PooledSet, hidden=tokens, mask=mask, groups=mask.long())
         width = min(vectors, n) if isinstance(vectors, int) else n
         counts = torch.as_tensor(vectors, device=tokens.device).expand(len(tokens))
         cells = nearest_centres(places, mask, counts, width)

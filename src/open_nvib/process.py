@@ -270,7 +270,9 @@ class ConditionalBDP(TensorRecord):
         n = _as_counts("ConditionalBDP.sample", "lengths", lengths, ">= 0", like=self.mu)
         m = self.vectors(n)
         if vectors is not None:
-            m = _as_counts("ConditionalBDP.sample", "vectors", vectors, ">= 0", like=self.mu).expand_as(n)
+            m = _as_counts("ConditionalBDP.sample", "vectors", vectors, ">= 0", like=self.mu)
+            check("ConditionalBDP.sample", lengths=(n, "int batch"), vectors=(m, "int #batch", "Give one for each."))
+            m = m.expand_as(n)
         return _sample_bounded(self, (m + 1) * kappa, self.alpha0(n), method, generator)
 
 
@@ -388,6 +390,8 @@ class Posterior(BatchRecord):
 
         Section "Loss" of the paper, with d the size of a vector. `kappa` is that of `sample`.
         """
+        weights = {"lambda_g": lambda_g, "lambda_d": lambda_d}
+        check("Posterior.loss", **{name: (value, "number; >= 0", "") for name, value in weights.items()})
         kl = self.kl(form, kappa=kappa).per_token(self.lengths, self.mu.shape[-1])
         return lambda_g * kl.gaussian.mean() + lambda_d * kl.dirichlet.mean()
 
@@ -424,6 +428,10 @@ class Posterior(BatchRecord):
     def pad_to(self, size: int) -> "Posterior":
         """Insert padding between the tokens and the prior's component, which stays last."""
         extra = size - self.alpha.shape[-1]
+        if extra < 0:
+            raise ValueError(
+                f"Posterior.pad_to: size is {size}, expected at least the {self.alpha.shape[-1]} there are."
+            )
 
         def pad(x: Tensor) -> Tensor:
             axes = (0, extra) if x.ndim == 2 else (0, 0, 0, extra)

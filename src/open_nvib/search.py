@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from open_nvib._tensors import BatchRecord, Noise, check, unchecked
+from open_nvib._tensors import BatchRecord, Noise, check, unchecked, widen
 
 ShareDistribution = Literal["log_uniform", "uniform", "divisors"]
 SHARE_DISTRIBUTIONS: tuple[str, ...] = get_args(ShareDistribution)
@@ -71,8 +71,9 @@ def draw_numbers(
     """
     check("draw_numbers", most=(most, "int items; >= 1"), distribution=(distribution, SHARE_DISTRIBUTIONS))
     if distribution == "divisors":
-        shares = draw_shares(len(most), distribution, device=most.device, generator=generator)
-        return (shares * most - 1e-4).ceil().long().clamp(min=1)  # 1e-4: 1/3 of 6 is 2, rounded or not
+        shares = draw_shares(max(1, len(most)), distribution, device=most.device, generator=generator)[: len(most)]
+        # 1e-4: 1/3 of 6 is 2, rounded or not
+        return (widen(shares) * most - 1e-4).ceil().long().clamp(min=1).minimum(most)
     level = torch.rand(len(most), device=most.device, generator=generator)
     number = (most + 1.0) ** level if distribution == "log_uniform" else 1 + most * level
     return number.long().clamp(min=1).minimum(most)
@@ -116,7 +117,9 @@ def find_fewest(
         items = (~found & (now > tried)).nonzero().flatten()
         if not len(items):
             continue
-        errors = error(items, now[items]).to(best.dtype)
+        errors = error(items, now[items])
+        check("find_fewest", items=(items, "int tries"), **{"error(…)": (errors, "real tries", "One for each item.")})
+        errors = errors.to(best.dtype)
         tries[items] += 1
         tried[items] = now[items]
         better = items[errors < best[items]]

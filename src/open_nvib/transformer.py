@@ -156,7 +156,10 @@ class MixtureSelfAttention(nn.TransformerEncoderLayer):
         """Change the vectors of a mixture: of a sample in training, of the points at test time."""
         fix = "Call .sample() or .points() on a posterior."
         check("MixtureSelfAttention", mixture=(mixture, ImpulseMixture, fix))
-        x, log_pi = mixture.z, mixture.log_pi
+        weight = self.self_attn.out_proj.weight
+        vectors = mixture.z, "real batch n size", "Build the layer with the size of the vectors; give a batch."
+        check("MixtureSelfAttention", weight=(weight, "size size"), mixture=vectors)
+        x, log_pi = mixture.z.to(weight.dtype), mixture.log_pi
         if self.norm_first:
             x = x + self._attend(self.norm1(x), log_pi)
             x = x + self._ff_block(self.norm2(x))
@@ -200,6 +203,7 @@ class Encoded:
             raise ValueError(
                 f"kl: weights has {len(weights)} numbers, expected {len(self.posteriors)}, one for a layer."
             )
+        check("kl", **{f"weights[{index}]": (weight, "number; >= 0", "") for index, weight in enumerate(weights)})
         kls = [posterior.kl(form) for posterior in self.posteriors]
         dirichlet = sum(weight * kl.dirichlet for weight, kl in zip(weights, kls, strict=True))
         gaussian = sum(weight * kl.gaussian for weight, kl in zip(weights, kls, strict=True))
@@ -217,7 +221,8 @@ class NVIBEncoderLayer(nn.Module):
         ffn_size: size of the feed-forward layer; default 4·`size`.
         dropout: probability of dropout after attention and in the feed-forward layer.
         causal: whether query t sees components 1 … t and the prior's only.
-        options: options of `NVIB`, such as `delta`; not `keep_share`, as each token has its own component here.
+        options: options of `NVIB`, such as `delta`; not `keep_share` or `gate_pooling`, as each token has its own
+            component here, which knows nothing of the tokens after it.
     """
 
     def __init__(
@@ -231,8 +236,9 @@ class NVIBEncoderLayer(nn.Module):
         **options: Any,
     ) -> None:
         super().__init__()
-        if "keep_share" in options:
-            raise ValueError("NVIBEncoderLayer: keep_share is given, expected none: each token has its own component.")
+        for name in ("keep_share", "gate_pooling"):
+            if options.get(name):
+                raise ValueError(f"NVIBEncoderLayer: {name} is given, expected none: each token has its own component.")
         self.causal = causal
         self.nvib = NVIB(size, **options)
         self.attention = DenoisingAttention(size, heads)
@@ -259,8 +265,12 @@ class NVIBEncoderLayer(nn.Module):
             below: posterior of the layer below: log α = that of this layer's NVIB + log α below.
             past: this layer's posterior of the tokens before x, for a causal layer that reads the mean.
         """
-        if past is not None and (sample or not self.causal):
-            raise ValueError("NVIBEncoderLayer: past is given, expected none unless causal is True and sample False.")
+        if past is not None:
+            if sample or not self.causal:
+                raise ValueError(
+                    "NVIBEncoderLayer: past is given, expected none unless causal is True and sample False."
+                )
+            check("NVIBEncoderLayer", x=(x, "batch n size"), past=(past.mu, "real batch m size", "Give its own past."))
         normed = self.attention_norm(x)
         posterior = self.nvib(normed, mask, gate_noise=sample)
         if below is not None:
@@ -300,6 +310,11 @@ class NVIBEncoder(nn.Module):
             past: what a causal encoder returned for the tokens before x. The posteriors are then those of all tokens,
                 and the hidden states those of x.
         """
+        if past is not None and len(past.posteriors) != len(self.layers):
+            raise ValueError(
+                f"NVIBEncoder: past has {len(past.posteriors)} layers, expected {len(self.layers)}. Give what this "
+                f"encoder returned."
+            )
         posteriors: list[Posterior] = []
         for index, layer in enumerate(self.layers):
             below = posteriors[-1] if posteriors else None

@@ -286,3 +286,70 @@ def test_records():
     cat: Any = nv.Posterior.cat
     refuses(lambda: cat([posterior, 3]), "Posterior.cat", "posteriors[1]", TypeError)
     refuses(lambda: posterior[0, 1], "Posterior", "index", TypeError)
+    refuses(lambda: posterior.pad_to(2), "Posterior.pad_to", "size")
+    for wrong in (float("nan"), float("inf"), -1.0, None, "1", torch.ones(2)):
+        error = TypeError if isinstance(wrong, str | None) else ValueError
+        refuses(lambda wrong=wrong: posterior.loss(lambda_g=wrong, lambda_d=1.0), "Posterior.loss", "lambda_g", error)
+    prior: Any = posterior.prior
+    refuses(lambda: prior.sample([4, 2], vectors=[1, 2, 3]), "ConditionalBDP.sample", "vectors")
+
+
+MIXTURES = {"mean": lambda x: x.mean(), "points": lambda x: x.points(), "sample": lambda x: x.sample()}
+
+
+@pytest.mark.parametrize("reading", MIXTURES)
+@pytest.mark.parametrize(
+    "mask", [torch.ones(2, 4).bool(), torch.ones(2, 2, 4), torch.ones(2, 2, 4).long(), torch.ones(2, 2, 3).bool()]
+)
+def test_a_mask_of_another_shape_or_type_is_refused(mask, reading):
+    """A mask of (queries, n) would hide vectors from heads, and one of floats would be added to the scores."""
+    posterior = nv.NVIB(6)(torch.zeros(2, 3, 6))
+    attention: Any = nv.DenoisingAttention(6, 2)
+    mixture = MIXTURES[reading](posterior)
+    refuses(lambda: attention(torch.zeros(2, 2, 6), mixture, mask), "DenoisingAttention", "mask")
+
+
+@pytest.mark.parametrize("options", [{"keep_share": 0.5}, {"alpha_activation": "gate"}])
+@pytest.mark.parametrize("wrong", [2.5, torch.tensor([1.0, 1.5]), torch.tensor([True, False])])
+def test_a_number_of_vectors_is_whole(options, wrong):
+    layer: Any = nv.NVIB(6, **options)
+    refuses(lambda: layer(torch.zeros(2, 3, 6), request=nv.VectorRequest(vectors=wrong)), "NVIB", "vectors")
+    refuses(lambda: layer(torch.zeros(2, 3, 6), request={"vectors": 2}), "NVIB", "request", TypeError)
+
+
+def test_groups_have_the_shape_of_the_tokens():
+    layer, groups = nv.NVIB(6, keep_share=0.5), torch.zeros(3, dtype=torch.long)
+    refuses(
+        lambda: layer.component_of_token(torch.zeros(2, 3, 6), None, nv.VectorRequest(groups=groups)), "NVIB", "groups"
+    )
+
+
+def test_delta_fits_the_layer():
+    layer = nv.NVIB(6, keep_share=0.5, alpha_unit="delta").half()
+    for wrong in (1e-9, 1e6):
+        refuses(lambda wrong=wrong: layer.set_delta(wrong), "NVIB", "delta")
+    refuses(lambda: nv.NVIB(6, alpha_unit="delta", delta=0.0), "NVIB", "delta")
+
+
+@pytest.mark.parametrize("z", [torch.zeros(5, 8), torch.zeros(3, 2, 5, 8), torch.zeros(2, 5, 6)])
+@pytest.mark.parametrize("heads", [1, 2])
+def test_self_attention_over_a_mixture_takes_a_batch_of_its_size(z, heads):
+    """One set without a batch would be read as one of n sets."""
+    mixture = nv.ImpulseMixture(z=z, log_pi=torch.zeros(z.shape[:-1]))
+    refuses(lambda: nv.MixtureSelfAttention(8, heads)(mixture), "MixtureSelfAttention", "mixture")
+
+
+def test_sets():
+    pool: Any = nv.SetPool(8)
+    refuses(lambda: pool(torch.zeros(8)), "SetPool", "tokens")
+    refuses(lambda: pool(torch.zeros(2, 5, 8).double()), "SetPool", "tokens")
+    refuses(lambda: pool(torch.zeros(2, 5, 8), vectors=2.5), "SetPool", "vectors")
+    most = torch.tensor([3, 4])
+    found: Any = nv.find_fewest
+    for error, kind in ((torch.tensor(0.0), ValueError), (torch.zeros(2, 3), ValueError), ([0.0, 0.0], TypeError)):
+        refuses(lambda error=error: found(lambda *_: error, most, threshold=0), "find_fewest", "error(…)", kind)
+
+
+def test_options_of_gates_need_gates():
+    for option in ({"gate_pooling": True}, {"gate_share": 0.25}, {"gate_count": 4.0}):
+        refuses(lambda option=option: nv.NVIB(6, **option), "NVIB", next(iter(option)))

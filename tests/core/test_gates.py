@@ -205,3 +205,18 @@ def test_mistakes_with_gates_are_explained(layer):
         nv.NVIB(SIZE, alpha_activation="gate", delta=0.0)
     with pytest.raises(ValueError, match="gates"):
         nv.NVIB(SIZE).gate_logits(hidden)
+
+
+def test_noise_does_not_replace_the_number_that_is_asked_for(layer):
+    hidden = torch.randn(2, 4, SIZE)
+    for request in (nv.VectorRequest(vectors=1), nv.VectorRequest(share=0.5)):
+        with pytest.raises(ValueError, match="gate_noise"):
+            layer(hidden, None, request, gate_noise=True)
+
+
+@pytest.mark.parametrize("pooling", [True, False])
+def test_texts_without_tokens_have_no_gates(pooling):
+    layer, hidden = nv.NVIB(SIZE, alpha_activation="gate", gate_pooling=pooling), torch.zeros(2, 0, SIZE)
+    for request in (None, nv.VectorRequest(vectors=2), nv.VectorRequest(share=0.5)):
+        assert layer(hidden, None, request).lengths.tolist() == [0, 0]
+        assert layer.component_of_token(hidden, None, request).shape == (2, 0)

@@ -168,3 +168,39 @@ def test_both_mixtures_have_one_name_for_vectors_and_weights():
     ):
         assert mixture.vectors is vectors
         assert mixture.log_weights is weights
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint8, torch.bool, torch.float16])
+def test_places_may_be_whole_numbers_or_in_half_precision(dtype):
+    """The coordinates of pixels; the squared distance of those that are far apart is above float16's largest."""
+    torch.manual_seed(4)
+    pool, tokens = nv.SetPool(SIZE), torch.randn(BATCH, N, SIZE)
+    places = torch.randint(2000, (BATCH, N, 2)).to(dtype)
+    expected = pool(tokens, vectors=3, places=places.double())
+    assert torch.equal(pool(tokens, vectors=3, places=places).hidden, expected.hidden)
+
+
+def test_a_set_without_tokens_has_no_vectors():
+    pool = nv.SetPool(SIZE)
+    for vectors in (None, 1, 3):
+        pooled = pool(torch.zeros(2, 0, SIZE), vectors=vectors)
+        assert not pooled.mask.any()
+        assert nv.NVIB(SIZE)(pooled.hidden, pooled.mask).lengths.tolist() == [0, 0]
+
+
+def test_a_number_that_is_drawn_is_never_above_the_most():
+    most = torch.full((64,), 2**31 - 1, dtype=torch.int32)
+    for distribution in ("log_uniform", "uniform", "divisors"):
+        numbers = nv.draw_numbers(most, distribution)
+        assert (numbers >= 1).all()
+        assert (numbers <= most).all()
+        assert nv.draw_numbers(most[:0], distribution).shape == (0,)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
+def test_self_attention_reads_the_posterior_of_a_layer_of_its_precision(dtype):
+    """The posterior of a layer in half precision is in float32."""
+    nvib, mixing = nv.NVIB(SIZE).to(dtype), nv.MixtureSelfAttention(SIZE, 2).to(dtype).eval()
+    posterior = nvib(torch.randn(2, 5, SIZE).to(dtype))
+    for mixture in (posterior.sample(), posterior.points()):
+        assert mixing(mixture).z.isfinite().all()

@@ -133,3 +133,24 @@ def test_gradients_reach_every_parameter(x):
 def test_a_layer_refuses_tokens_that_share_components():
     with pytest.raises(ValueError, match="keep_share"):
         NVIBEncoderLayer(SIZE, HEADS, keep_share=0.5)
+
+
+def test_a_layer_refuses_to_pool_tokens_into_those_before_them():
+    """A causal query would read tokens after its own, and the cache of a causal encoder would be wrong."""
+    with pytest.raises(ValueError, match="gate_pooling"):
+        NVIBEncoderLayer(SIZE, HEADS, causal=True, alpha_activation="gate", gate_pooling=True)
+
+
+def test_the_past_of_another_encoder_or_batch_is_refused(x):
+    encoder, deeper = (NVIBEncoder(layers, SIZE, HEADS, causal=True) for layers in (1, 2))
+    with pytest.raises(ValueError, match="past has 2 layers, expected 1"):
+        encoder(x, sample=False, past=deeper(x, sample=False))
+    with pytest.raises(ValueError, match="past has shape"):
+        encoder(x, sample=False, past=encoder(x[:1], sample=False))
+
+
+def test_weights_of_layers_are_numbers_of_at_least_zero(x):
+    encoded = NVIBEncoder(2, SIZE, HEADS)(x, MASK, sample=True)
+    for wrong in (float("nan"), -1.0):
+        with pytest.raises(ValueError, match=r"weights\[1\]"):
+            encoded.kl([1.0, wrong])

@@ -15,6 +15,7 @@ from scipy.stats import multivariate_normal
 
 from open_nvib.cli import main
 from open_nvib.evaluation import evaluate
+from open_nvib.process import vectors_at
 from open_nvib.report.summary import summarise_evaluation
 from open_nvib.store.files import InputError, OutsideTraining
 from open_nvib.store.runs import PRIOR, read_metrics
@@ -276,6 +277,8 @@ def test_a_prior_of_other_weights_and_a_damaged_one_are_refused(fitted, tmp_path
         ("centre", lambda x: x[:-1]),
         ("weight", lambda x: x[:-1]),
         ("start_weights", torch.zeros_like),
+        ("scale", torch.neg),
+        ("weight", lambda x: x + 1e-3),  # not what was written
         ("starts", lambda x: x.long()),
         ("settings", lambda x: x | {"counts": [[10, 2**62, 1]]}),
         ("settings", lambda x: {}),
@@ -290,6 +293,67 @@ def test_a_prior_with_wrong_numbers_is_refused(fitted, tmp_path, name, change):
     save_file({key: value.contiguous() for key, value in content.items()}, path / PRIOR, metadata=settings)
     with pytest.raises(InputError, match=PRIOR):
         load_run(path).sample(2, prior="learned")
+
+
+def test_a_prior_of_before_has_no_digest_and_is_read(fitted, tmp_path):
+    path = tmp_path / "run"
+    shutil.copytree(fitted.path, path)
+    settings = json.loads(metadata(path / PRIOR))
+    assert settings.pop("tensors")
+    save_file(load_file(path / PRIOR), path / PRIOR, metadata={"settings": json.dumps(settings)})
+    assert load_run(path).sample(2, prior="learned") == fitted.sample(2, prior="learned")
+
+
+def test_latents_without_vectors_are_refused():
+    vectors, mask = torch.zeros(30, 5, 3), torch.zeros(30, 5, dtype=torch.bool)
+    with pytest.raises(InputError, match="no vectors"):
+        fit_to_vectors(vectors, mask, torch.full((30,), 5))
+
+
+def test_vectors_that_overflow_are_refused(fitted):
+    """A text of them would be empty."""
+    prior = replace(fitted.learned_prior, scale=fitted.learned_prior.scale * 1e38)
+    with pytest.raises(InputError, match="noise_scale"):
+        prior.sample(fitted.model, LENGTHS, noise_scale=100.0)
+
+
+@pytest.mark.parametrize(
+    ("options", "own", "given"),
+    [
+        ({"keep_share": 0.5}, None, "one share"),
+        ({"alpha_activation": "gate", "gate_share": 0.5}, None, "decides"),
+        ({"keep_share": 0.5, "shares": "log_uniform"}, 0.25, None),
+        ({}, None, "fixed number"),
+    ],
+    ids=str,
+)
+def test_latents_have_the_vectors_that_the_model_was_trained_with(fitted, tmp_path, options, own, given):
+    """Numbers far from those may lose the text; a number that cannot be is refused."""
+    torch.manual_seed(0)
+    shutil.copytree(fitted.path, tmp_path / "run")
+    config = TextAutoencoderConfig(**(fitted.model.config.to_dict() | {"latent_size": None} | options))
+    run = replace(fitted, path=tmp_path / "run", model=TextAutoencoder(config).eval())
+    ids = training_ids(run)
+    prior = run.fit_prior(ids)
+    lengths = torch.tensor([length for length, _, _ in prior.settings.counts])
+    numbers = torch.tensor([number for _, number, _ in prior.settings.counts])
+    natural = run.model.encoder.bottleneck
+    if own is not None:
+        assert torch.equal(numbers, vectors_at(own, lengths))
+    else:
+        latents = (
+            natural(run.model.encoder.hidden_states(t, t > -1), t > -1) for t in map(torch.tensor, ([i] for i in ids))
+        )
+        kept = {
+            (len(text), round((latent.kept * latent.lengths).item())) for text, latent in zip(ids, latents, strict=True)
+        }
+        assert kept == set(zip(lengths.tolist(), numbers.tolist(), strict=True))
+    if given == "fixed number":
+        with pytest.raises(InputError, match=given):
+            run.fit_prior(ids, share=0.3)
+    elif given:
+        with pytest.warns(OutsideTraining, match=given):
+            run.fit_prior(ids, share=0.3)
 
 
 def test_a_fitted_prior_follows_no_link_and_has_the_mode_of_the_run(fitted, tmp_path):

@@ -184,6 +184,13 @@ def test_an_option_of_gates_needs_gates(name):
         both.check_used()
 
 
+@pytest.mark.parametrize("model", [ModelSettings(alpha_activation="gate"), ModelSettings(alpha_unit="delta")])
+@pytest.mark.parametrize("delta", [0.0, Schedule(0.0, 1.0)])
+def test_counts_in_units_of_delta_need_one(model, delta):
+    with pytest.raises(InputError, match=r"loss\.delta is 0"):
+        TrainConfig(model=model, loss=LossSettings(delta=delta)).check_used()
+
+
 @pytest.mark.parametrize(("kind", "what"), [("nvae", "keep_share"), ("vts", "stride_pooling")])
 def test_shares_need_a_model_that_takes_any_number(kind, what):
     config = TrainConfig(model=ModelSettings(bottleneck=kind), loss=LossSettings(shares="log_uniform"))

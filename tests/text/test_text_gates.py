@@ -51,6 +51,15 @@ def test_auto_is_what_the_gates_decide(model):
     assert 0 < own.kept[0] < 1
 
 
+def test_a_number_that_is_asked_for_is_that_of_the_loss_too(model):
+    """Noise explores how many gates to open; with a request there is nothing to explore."""
+    ids = torch.tensor(TEXTS[:1])
+    with pytest.warns(OutsideTraining, match="decides"):
+        request = make_request(model, TEXTS[:1], vectors=2)
+    for _ in range(10):
+        assert (model.encoder.posterior(ids, request=request, explore=True).kept * 7).item() == 2
+
+
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_a_number_opens_as_many_gates(model, number):
     with pytest.warns(OutsideTraining, match="decides"):

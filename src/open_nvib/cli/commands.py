@@ -192,8 +192,8 @@ def fit_prior(
     Args:
         data: directory of the run's prepared data, if it was moved
         texts: how many training sentences
-        share: vectors per token, above 0 and at most 1; if not given, 0.25 for a model that was trained for any
-            number (loss.shares), and the model's own number for any other
+        share: vectors per token, above 0 and at most 1, of a model that takes any number; 0.25 if not given and the
+            model was trained for any, or else the number that it gives a text by itself
         seed: of the choice of sentences
     """
     from open_nvib.evaluation.evaluate import data_of

@@ -337,8 +337,11 @@ class TrainConfig:
         for name in ("keep_share", "shares"):
             if gates and getattr(self.loss, name) is not None:
                 raise InputError(f"loss.{name} is set and model.alpha_activation is gate, expected one of the two.")
-        if gates and 0 in (self.loss.at(0).delta, self.loss.at_end().delta):
-            raise InputError("loss.delta is 0, expected more with alpha_activation gate: an open gate counts in Δ.")
+        in_delta = (
+            "alpha_activation gate" if gates else "alpha_unit delta" if self.model.alpha_unit == "delta" else None
+        )
+        if in_delta and 0 in (self.loss.at(0).delta, self.loss.at_end().delta):
+            raise InputError(f"loss.delta is 0, expected more with {in_delta}: pseudo-counts are multiples of Δ.")
         if gates and self.model.alpha_unit != ModelSettings.alpha_unit:
             raise InputError("model.alpha_unit is set and gates always count in units of Δ. Leave it out.")
         for name in ("warmup_steps", "decay_share") if self.optimiser.schedule == "constant" else ():

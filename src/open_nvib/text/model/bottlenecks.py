@@ -149,7 +149,7 @@ class Bottleneck(nn.Module):
         return hidden.new_zeros(hidden.shape[-1]), hidden.new_ones(hidden.shape[-1])
 
     def explore(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Any:
-        """Compute the latent that training reads: with noise in what the bottleneck decides, if it does."""
+        """Compute the latent that training reads: with noise in what the bottleneck decides and `request` does not."""
         return self(hidden, mask, request)
 
     def set_schedule(self, values: ScheduledValues) -> None:
@@ -328,15 +328,15 @@ class NVIBBottleneck(Bottleneck):
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
+        gates = {"gate_count": 1 / config.gate_share, "gate_share": config.gate_share}
+        gates |= {"gate_pooling": config.gate_pooling}
         self.nvib = NVIB(
             config.p,
             input_size=config.d_model,
             alpha0_p=config.alpha0_p,
             delta=config.delta,
             alpha_activation=config.alpha_activation,
-            gate_count=1 / config.gate_share,
-            gate_share=config.gate_share,
-            gate_pooling=config.gate_pooling,
+            **(gates if config.alpha_activation == "gate" else {}),
             alpha_unit=config.alpha_unit,
             alpha_contrast=config.alpha_contrast,
             keep_share=config.keep_share,
@@ -358,7 +358,7 @@ class NVIBBottleneck(Bottleneck):
         return self.nvib(hidden, mask, request)
 
     def explore(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Posterior:
-        return self.nvib(hidden, mask, request, gate_noise=self.decides)
+        return self.nvib(hidden, mask, request, gate_noise=self.decides and request is None)
 
     @property
     def delta(self) -> float:

@@ -6,9 +6,11 @@ the order of the text: the first from a mixture of Gaussians, each other one fro
 on the vectors before it and on its place. k-means and least squares fit it.
 """
 
+import hashlib
 import json
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from torch import Tensor
 from open_nvib._tensors import Noise, check, widen
 from open_nvib.merging import VectorRequest
 from open_nvib.process import ImpulseMixture, vectors_at
-from open_nvib.store.files import as_builtins, write_bytes
+from open_nvib.store.files import InputError, as_builtins, write_bytes
 from open_nvib.store.runs import Numbers
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.decoding import Texts, encode_batches
@@ -39,7 +41,7 @@ SHRINKAGE = 0.02
 NOISE_SCALE = 0.3
 """Factor of the noise of a sample unless told: docs/results/pretrained-vae.md compares some."""
 PRIOR_SHARE = 0.25
-"""Vectors per token unless told, for a model that was trained for any number."""
+"""Vectors per token of the latents that a prior is fitted to unless told, of a model trained for any number."""
 SMALLEST_SCALE = 1e-6
 """Deviation of an entry that does not vary, which is divided by it."""
 SETTINGS, TENSORS = "settings", ("centre", "scale", "starts", "start_weights", "start_noise", "weight", "noise")
@@ -60,6 +62,7 @@ class PriorSettings:
     share: float | None  # vectors per token, of a model that takes any number
     counts: tuple[tuple[int, int, int], ...]  # as in `Numbers`
     model: str  # digest of its weights
+    tensors: str = ""  # digest of its own numbers; empty in files that were written before there was one
 
     def __post_init__(self) -> None:
         Numbers(self.counts)  # which checks them
@@ -88,6 +91,7 @@ class LearnedPrior:
             start_weights=(self.start_weights, "k; >= 0, some > 0"),
             **{name: (getattr(self, name), f"{pattern}; finite") for name, pattern in patterns.items()},
         )
+        check("LearnedPrior", scale=(self.scale, "f; > 0", ""))
         size, expected = len(self.weight), 2 * len(self.centre) + PLACE_REGRESSORS
         if size != expected:
             raise ValueError(f"LearnedPrior: weight has {size} rows, expected {expected}.")
@@ -116,10 +120,14 @@ class LearnedPrior:
     ) -> ImpulseMixture:
         """Draw the latent of a text of each length, for the decoder."""
         counts = draw_numbers(Numbers(self.settings.counts), lengths, generator)
-        vectors = self.draw(lengths, counts, generator, noise_scale=noise_scale)
+        vectors = self.draw(lengths, counts, generator, noise_scale=noise_scale).float()
+        if not vectors.isfinite().all():
+            raise InputError(
+                f"the learned prior draws numbers that are not finite at noise_scale {noise_scale}: lower it."
+            )
         mask = torch.arange(vectors.shape[1]) < counts.unsqueeze(-1)
         bottleneck, device = model.encoder.bottleneck, model.device
-        return bottleneck.mixture_of(vectors.to(device, torch.float32), mask.to(device))
+        return bottleneck.mixture_of(vectors.to(device), mask.to(device))
 
 
 def regressors(z: Rows, lengths: Counts, counts: Counts) -> Float[Tensor, "batch n x"]:
@@ -166,6 +174,8 @@ def fit_to_vectors(
     vectors: Rows, mask: Bool[Tensor, "batch n"], lengths: Counts, *, share: float | None = None, model_digest: str = ""
 ) -> LearnedPrior:
     """Fit a prior to sets of vectors in the order of their texts; the penalty is the best one on held-out texts."""
+    if mask.sum() < 2:
+        raise InputError("the latents of the texts have no vectors: the model drops every token. Train it longer.")
     # What occurs: numbers of vectors at each length, and the mean and deviation of each entry.
     counts = mask.sum(-1)
     occurring = sorted(Counter(zip(lengths.tolist(), counts.tolist(), strict=True)).items())
@@ -220,11 +230,20 @@ def _root_covariance(residual: Float[Tensor, "n f"]) -> Float[Tensor, "f f"]:
 def save_prior(prior: LearnedPrior, path: Path) -> None:
     """Write a prior in float32, all of it or nothing."""
     tensors = {name: getattr(prior, name).float().contiguous() for name in TENSORS}
-    write_bytes(path, save(tensors, metadata={SETTINGS: json.dumps(as_builtins(prior.settings))}))
+    settings = replace(prior.settings, tensors=_digest(tensors))
+    write_bytes(path, save(tensors, metadata={SETTINGS: json.dumps(as_builtins(settings))}))
 
 
 def load_prior(path: Path, *, fix: str) -> LearnedPrior:
     """Read what `save_prior` wrote; an InputError if it is damaged."""
     with opening(path, fix=fix), safe_open(path, "pt") as file:
         settings = msgspec.json.decode((file.metadata() or {}).get(SETTINGS, "{}"), type=PriorSettings)
-        return LearnedPrior(**{name: file.get_tensor(name) for name in TENSORS}, settings=settings)
+        tensors = {name: file.get_tensor(name) for name in TENSORS}
+        if settings.tensors not in ("", _digest(tensors)):
+            raise ValueError("its numbers are not those that were written")
+        return LearnedPrior(**tensors, settings=settings)
+
+
+def _digest(tensors: Mapping[str, Tensor]) -> str:
+    """Return the SHA-256 of all numbers, in the order of TENSORS."""
+    return hashlib.sha256(b"".join(tensors[name].numpy().tobytes() for name in TENSORS)).hexdigest()

@@ -374,8 +374,8 @@ class Run:
     def fit_prior(self, ids: Texts, *, share: float | None = None) -> LearnedPrior:
         """Fit a prior to the latents of tokenised training texts, and write it to the run: `sample(prior="learned")`.
 
-        `share` is the number of vectors per token, of a model that takes any number. If not given, it is 0.25 for a
-        model that was trained for any number, and any other model gives a text its own number.
+        `share` is the number of vectors per token, of a model that takes any number: 0.25 if not given and the model
+        was trained for any, and otherwise the number that the model gives a text by itself.
         """
         if share is not None and not 0 < share <= 1:
             raise InputError(f"share is {share}, expected a number above 0 and at most 1.")
@@ -387,10 +387,8 @@ class Run:
             raise InputError(f"ids has {len(ids)} texts, expected at least {FEWEST_TEXTS} to fit a prior to.")
         if why := obstacle_to_writing(self.path):
             raise InputError(f"{self.path}: cannot be written ({why}). Copy the run to where it can be.")
-        if not bottleneck.any_number:
-            share = None
-        elif share is not None:
-            check_any_number(self.model)  # which warns if the model was trained with another number
+        if share is not None:
+            check_any_number(self.model)
         elif self.model.config.shares is not None:
             share = PRIOR_SHARE
         fitted = fit_prior(self.model, ids, share=share, model_digest=self._weights_digest())
