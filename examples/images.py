@@ -204,7 +204,8 @@ def show_fewest(model: ImageAutoencoder, images: Tensor, digits: Tensor) -> None
     print(f"\nfewest vectors for an error of {LARGEST_ERROR} (1 - intersection over union), by digit:")
     for digit in digits.unique().tolist():
         found, number = fewest.found[digits == digit].float(), fewest.vectors[(digits == digit) & fewest.found].float()
-        print(f"{digit}: {number.mean().item():.1f} vectors; found for {found.mean().item():.2f} of the images")
+        mean = f"{number.mean().item():.1f}" if len(number) else "-"
+        print(f"{digit}: {mean} vectors; found for {found.mean().item():.2f} of the images")
     for image in images[:3].split(1):
         show(image[0], *(model.decode(model.encode(image, number).points())[0] for number in (1, 4, 16)))
 

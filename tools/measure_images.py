@@ -3,7 +3,7 @@
 python -m tools.measure_images DATA --rows any gates vt-any --seeds 0 --runs RUNS
 
 DATA is the folder of mnist_train.csv and mnist_test.csv. A cell, docs/results/images/measured/ROW-SEED.json, is
-not measured again if it is there. A model in RUNS is not trained again.
+not measured again if it is there. A model in RUNS is not trained again. The tables of the page are written anew.
 """
 
 import argparse
@@ -35,6 +35,7 @@ ROWS += [f"{row}-long" for row in ("any", "vt-any", "t-any", "gates", "random", 
 HELD_OUT = (4, 7, 8)  # the digit that no training image of seeds 0, 1 and 2 shows
 TEST, NOVELTY_VECTORS = 300, 8
 GATE_SHARE, CANVAS_SHARE = 0.3, 0.2  # patches that gates may keep
+SHIFTS = (-1, 0, 1, 2, 4, 8)  # of the logits of gates, at test time
 UNSEEN = slice(1000, 2000)  # the first 200 test images were looked at when the model was chosen
 
 
@@ -244,6 +245,19 @@ def measure_gates(model: Any, images: Tensor, counts: Tensor) -> dict[str, Any]:
     }
 
 
+@torch.no_grad()
+def measure_shifts(model: Any, images: Tensor) -> dict[str, dict[str, float]]:
+    """Measure what gates keep, and the error, when their logits are shifted at test time."""
+    tokens, ink = model.after_pool(model.encode_patches(images)), example.split_patches(images).any(-1)
+    found = {}
+    for shift in SHIFTS:
+        posterior = model.nvib(tokens, gate_shift=float(shift))
+        kept = posterior.alpha[:, :-1] > 0
+        shares = {"kept": kept.float().mean().item(), "kept_with_ink": (kept & ink).sum().item() / kept.sum().item()}
+        found[str(shift)] = shares | reconstruct_at(model, images, posterior.alpha, posterior)
+    return found
+
+
 def correlation(x: Tensor, y: Tensor) -> float:
     return torch.corrcoef(torch.stack([x, y]))[0, 1].nan_to_num().item()
 
@@ -296,6 +310,8 @@ def measure(row: str, seed: int, data: "Data", *, steps: int, runs: Path) -> dic
     torch.manual_seed(0)
     if row in ("gates", "random"):
         cell["gates"] = measure_gates(model, test, data.test_digits)
+        if row == "gates":
+            cell["shifts"] = measure_shifts(model, test)
     elif row == "canvas":
         cell["gates"] = measure_gates(model, *make_canvases(data.test, TEST, generator))
     elif row.startswith("novel"):
@@ -333,38 +349,65 @@ def read_cells() -> dict[str, list[dict[str, Any]]]:
     return {row: [cell for cell in cells if cell["row"] == row] for row in ROWS if any(c["row"] == row for c in cells)}
 
 
-def tables() -> list[str]:
-    """Write the lines of the page's tables: means over seeds, and the standard deviation if there are several."""
+def tables() -> list[list[str]]:
+    """Write the rows of the page's tables, in its order: means over seeds, and the standard deviation of several."""
     rows, shown = read_cells(), (1, 2, 4, 8, 16, 49)
 
     def entry(values: list[float], decimals: int = 3) -> str:
         spread = f" ± {statistics.stdev(values):.{decimals}f}" if len(values) > 1 else ""
         return f"{statistics.fmean(values):.{decimals}f}{spread}" if values else ""
 
-    lines = []
-    for name in ("bits", "iou"):
+    def line(*cells: object) -> str:
+        return f"| {' | '.join(map(str, cells))} |"
+
+    bits, overlap, probes, gates, shifts, search, novelty = ([] for _ in range(7))
+    for name, lines in (("bits", bits), ("iou", overlap)):
         for row in (row for row in ("any", "vt-any", "t-any", "any-long", "vt-any-long", "vt-16") if row in rows):
             numbers = [entry([cell["errors"][str(k)][name] for cell in rows[row]]) for k in shown]
-            lines.append(f"| {row} | {len(rows[row])} | " + " | ".join(numbers) + " |")
-        own = [entry([cell["errors"][str(k)][name] for cell in rows.get(f"fixed-{k}", [])]) for k in shown]
-        lines.append("| a model for each | 1 | " + " | ".join(own) + " |")
-    for cell in (cell for row in ("gates", "gates-long", "random", "canvas") for cell in rows.get(row, [])):
-        gates = cell["gates"]
-        parts = [gates[key] for key in ("kept", "ink", "kept_with_ink", "ink_kept")]
-        parts += [gates[key]["bits"] for key in ("own", "shuffled")]
-        parts += [gates["correlation_with_label"], gates["correlation_with_ink"]]
-        lines.append(f"| {cell['row']} | " + " | ".join(f"{x:.3f}" for x in parts) + " |")
+            lines.append(line(row, len(rows[row]), *numbers))
+        for suffix, row in (("", "a model for each"), ("-long", "a model for each, long")):
+            own = [rows.get(f"fixed-{k}{suffix}", []) for k in shown]
+            numbers = [[cell["errors"][str(k)][name] for cell in x] for k, x in zip(shown, own, strict=True)]
+            lines.append(line(row, 1 if max(map(len, own)) == 1 else "1 or more", *map(entry, numbers)))
+    for change, errors in json.loads((RESULTS / "probes.json").read_text()).items():
+        probes.append(line(change, *(f"{errors[str(k)]:.3f}" for k in shown)))
+    for cell in (x for row in ("gates", "gates-long", "random", "random-long", "canvas") for x in rows.get(row, [])):
+        found = cell["gates"]
+        parts = [found[key] for key in ("kept", "ink", "kept_with_ink", "ink_kept")]
+        parts += [found[key]["bits"] for key in ("own", "shuffled")]
+        parts += [found["correlation_with_label"], found["correlation_with_ink"]]
+        gates.append(line(cell["row"], *(f"{x:.3f}" for x in parts)))
+        for shift, kept in cell.get("shifts", {}).items():
+            parts = (kept[key] for key in ("kept", "kept_with_ink", "bits", "iou"))
+            shifts.append(line(f"{cell['row']}, seed {cell['seed']}", shift, *(f"{x:.3f}" for x in parts)))
     for row in (row for row in ("any", "vt-any", "any-long", "vt-any-long") if row in rows):
         for way in ("fewest", "binary search", "regression + 8", "fixed 8", "fixed 16", "fixed 24", "fixed 32"):
-            found = [cell["search"][way] for cell in rows[row]]
-            parts = [entry([x["reached"] for x in found]), entry([x["vectors"] for x in found], 1)]
-            lines.append(f"| {row} | {way} | " + " | ".join(parts) + " |")
+            ways = [cell["search"][way] for cell in rows[row]]
+            search.append(line(row, way, entry([x["reached"] for x in ways]), entry([x["vectors"] for x in ways], 1)))
     for cell in (cell for row in ("novel", "novel-vae") for cell in rows.get(row, [])):
         for kind, scores in cell["novelty"].items():
-            lines.append(f"| {cell['row']} | {kind} | " + " | ".join(f"{scores[k]:.3f}" for k in scores) + " |")
-    for change, bits in json.loads((RESULTS / "probes.json").read_text()).items():
-        lines.append(f"| {change} | " + " | ".join(f"{bits[str(k)]:.3f}" for k in shown) + " |")
-    return lines
+            novelty.append(line(cell["row"], kind, *(f"{x:.3f}" for x in scores.values())))
+    return [bits, overlap, probes, gates, shifts, search, novelty]
+
+
+def write_tables(page: Path) -> None:
+    """Put the rows of `tables` into the page's tables, those whose second line starts with `| ---`."""
+    lines, filled = page.read_text().splitlines(), []
+    groups = iter(tables())
+    for number, text in enumerate(lines):
+        if text.startswith("| ---"):
+            filled += [text, *next(groups)]
+        elif not (text.startswith("| ") and any(x.startswith("| ---") for x in table_above(lines, number))):
+            filled.append(text)
+    page.write_text("\n".join(filled) + "\n")
+
+
+def table_above(lines: list[str], number: int) -> list[str]:
+    """Find the lines of a table that are above one of its lines."""
+    start = number
+    while start and lines[start - 1].startswith("|"):
+        start -= 1
+    return lines[start:number]
 
 
 @torch.no_grad()
@@ -462,6 +505,8 @@ def main() -> None:
                 cell = measure(row, seed, data, steps=given.steps, runs=given.runs)
                 file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
                 print(file.name, json.dumps(rounded(cell)), flush=True)
+    if given.output == RESULTS:
+        write_tables(RESULTS.with_suffix(".md"))
     if given.draw:
         draw(data, given.runs)
 

@@ -169,6 +169,12 @@ class MixtureSelfAttention(nn.TransformerEncoderLayer):
         spread = mixture.spread if self.norm_first else None  # a norm at the end removes the noise's part of ‖z‖²
         return unchecked(ImpulseMixture, z=x, log_pi=log_pi, spread=spread)
 
+    def _ff_block(self, x: Tensor) -> Tensor:
+        if torch.is_grad_enabled() or self.activation is not F.relu:
+            return super()._ff_block(x)
+        hidden = self.linear1(x).relu_()  # the widest tensor of the layer: no second one at test time
+        return self.dropout2(self.linear2(self.dropout(hidden)))
+
     def _attend(self, x: Tensor, log_pi: Tensor) -> Tensor:
         attention = self.self_attn
         heads, d = attention.num_heads, attention.head_dim
