@@ -8,7 +8,8 @@ A row is NAME-NUMBER. Gates of a share: `gates-0.4`; with another λ′_G, λ′
 Controls, trained with the same steps, learning rate, λ′_G and pooling:
   random-0.46     which tokens get a vector is drawn anew each time
   frequency-0.46  the most frequent tokens of the training data get none
-  l0drop-0.1      the same gates on Gaussian vectors without a Dirichlet process (VT), at that price of an open gate
+  l0drop-0.1      the same gates on Gaussian vectors without a Dirichlet process (VT), at that price of an open gate;
+                  l0drop-0.1-ramp: the price rises from 0 once copying is learned
   strides-0.46    pooled VTS: a vector at even distances
 A cell, CELLS/ROW-SEED.json, that is there is not measured again. `--tables` prints the tables of the page instead.
 """
@@ -47,7 +48,7 @@ FIXED_LOGIT = 40.0
 LAMBDA_D = 20.0
 """λ′_D of a row that does not say another."""
 RAMP = (1500, 4000)
-"""Steps between which λ′_D is ramped."""
+"""Steps between which λ′_D, or a price, is ramped."""
 DIALS = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 
 
@@ -144,7 +145,8 @@ def configure(row: str, config: TrainConfig, prepared: Any) -> TrainConfig:
         loss = replace(loss, lambda_d=1.0, delta=1.0)
     elif name == "l0drop":
         bottlenecks.BOTTLENECKS["nvae"] = L0Drop  # pyright: ignore[reportArgumentType]
-        loss = replace(loss, lambda_d=value)
+        price = Schedule(0.0, value, from_step=RAMP[0], to_step=RAMP[1]) if "ramp" in more else value
+        loss = replace(loss, lambda_d=price)
     else:
         ChosenGates.share, ChosenGates.frequent = value, torch.zeros(0).bool()
         if name == "frequency":
@@ -249,6 +251,7 @@ def main() -> None:
     parser.add_argument("--rows", nargs="+", default=[])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0])
     parser.add_argument("--steps", type=int, default=None, help="in place of those of the configuration")
+    parser.add_argument("--precision", default="bf16", choices=("bf16", "float32"))
     parser.add_argument("--runs", type=Path, default=Path("runs"))
     parser.add_argument("--cells", type=Path, default=CELLS)
     parser.add_argument("--tables", action="store_true")
@@ -268,7 +271,7 @@ def main() -> None:
                 continue
             plain: TrainConfig = settings_of(TrainConfig, read_mapping(CONFIG), where=str(CONFIG))
             config = replace(configure(row, plain, prepared), data=str(given.data), seed=seed)
-            optimiser = replace(config.optimiser, precision="bf16", steps=given.steps or config.optimiser.steps)
+            optimiser = replace(config.optimiser, precision=given.precision, steps=given.steps or config.optimiser.steps)
             config = replace(config, optimiser=optimiser)
             train(config, given.runs / name)
             run = load_run(given.runs / name)
