@@ -271,7 +271,8 @@ def main() -> None:
                 continue
             plain: TrainConfig = settings_of(TrainConfig, read_mapping(CONFIG), where=str(CONFIG))
             config = replace(configure(row, plain, prepared), data=str(given.data), seed=seed)
-            optimiser = replace(config.optimiser, precision=given.precision, steps=given.steps or config.optimiser.steps)
+            steps = given.steps or config.optimiser.steps
+            optimiser = replace(config.optimiser, precision=given.precision, steps=steps)
             config = replace(config, optimiser=optimiser)
             train(config, given.runs / name)
             run = load_run(given.runs / name)
