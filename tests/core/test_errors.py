@@ -351,5 +351,6 @@ def test_sets():
 
 
 def test_options_of_gates_need_gates():
+    layer: Any = nv.NVIB
     for option in ({"gate_pooling": True}, {"gate_share": 0.25}, {"gate_count": 4.0}):
-        refuses(lambda option=option: nv.NVIB(6, **option), "NVIB", next(iter(option)))
+        refuses(lambda option=option: layer(6, **option), "NVIB", next(iter(option)))

@@ -41,7 +41,8 @@ def read_curves() -> dict[str, Curve]:
     for cell in read_cells(RESULTS / "number" / "cells"):
         number = cell.evaluations["test-causal"].number_trained_on
         for found in number.shares if number else ():
-            curves[cell.row][found.share].append((found.kept, found.bleu))
+            if found.bleu is not None:
+                curves[cell.row][found.share].append((found.kept, found.bleu))
     return curves
 
 
