@@ -1,5 +1,7 @@
 """Inspection of latents: reports on tokens, maps of attention, other weights, and differences of texts."""
 
+import warnings
+
 import pytest
 import torch
 from hypothesis import given
@@ -13,7 +15,10 @@ from open_nvib.text.model.bottlenecks import NVIBBottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.decoding import decode
 from open_nvib.text.using.inspection import (
+    TextReport,
+    TokenReport,
     attention_map,
+    draw_reports,
     group_by_vector,
     inspect_latent,
     readable_token,
@@ -203,3 +208,13 @@ def test_tokens_are_written_as_words():
         ("house", True),
         ("house", True),
     ]
+
+
+def test_a_picture_takes_dollars_and_control_characters(tmp_path):
+    """Dollars would make a formula of the words between them; a font has no picture of a control character."""
+    tokens = [TokenReport(name, 1.0, 0.5, True, 1.0, 0.1, place=at) for at, name in enumerate(("$5", "\x1b"))]
+    report = TextReport("From $5_a to $6^b.", "From $5 \x1b to", tokens, 0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        picture = draw_reports([report], tmp_path / "dollars.svg")
+    assert picture.exists()

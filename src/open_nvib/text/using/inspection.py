@@ -177,6 +177,11 @@ def readable_token(token: str) -> tuple[str, bool]:
     return token, True
 
 
+def _drawable(text: str) -> str:
+    """Return a text for matplotlib: a dollar is no formula, and a character without a picture is U+FFFD."""
+    return "".join(letter if letter.isprintable() else "\ufffd" for letter in text).replace("$", r"\$")
+
+
 def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
     """Draw the share of the weight and the KL of each vector as bars over its tokens; dropped tokens are struck out."""
     from matplotlib.figure import Figure
@@ -194,7 +199,8 @@ def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
         widths = [last - first + 0.8 for first, last in zip(firsts, ends, strict=True)]
         upper.bar(centres, [100 * report.tokens[index].weight for index in firsts], widths, color=BLUE)
         upper.set_ylabel("weight (%)")
-        upper.set_title(f"{report.text}\n→ {report.reconstruction}", fontsize=9, loc="left", wrap=True)
+        title = f"{_drawable(report.text)}\n→ {_drawable(report.reconstruction)}"
+        upper.set_title(title, fontsize=9, loc="left", wrap=True)
         upper.set_xticks([])
         lower.bar(centres, [report.tokens[index].kl or 0.0 for index in firsts], widths, color=ORANGE)
         lower.set_ylabel("KL (nats)")
@@ -209,5 +215,5 @@ def draw_reports(reports: Sequence[TextReport], path: str | Path) -> Path:
 
 def _label(token: str, present: bool) -> str:
     """Strike out every letter of a dropped token."""
-    text = token.replace("$", r"\$")
+    text = _drawable(token)
     return text if present else "".join(f"{letter}\u0336" for letter in text)
