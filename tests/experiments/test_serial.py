@@ -107,6 +107,7 @@ def test_data_that_is_missing_is_prepared_and_another_recipe_is_an_error(experim
         "source": str(data.parent / "corpus.txt"),
         "layout": "sentences",
         "partitions": {"short": [5, 24]},
+        "tokenizer_kind": "wordpiece",
         "vocab_size": 250,
         "workers": 1,
         "output": str(tmp_path / "mine"),

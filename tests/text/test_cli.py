@@ -276,6 +276,7 @@ def test_prepare_draws_the_lengths(tmp_path, capsys):
     lines = [" ".join(words[(i * k) % 6] for k in range(1, 7 + i % 6)).capitalize() + f" {i}." for i in range(300)]
     text.write_text("\n".join(lines))
     arguments = ["prepare", "--source", str(text), "--output", str(tmp_path / "data"), "--vocab_size", "120"]
+    arguments += ["--tokenizer_kind", "wordpiece"]
     for _ in range(2):
         main([*arguments, "--layout", "sentences", "--partitions", "{short: [5, 40]}"])
         assert f"length distributions: {tmp_path / 'data' / 'lengths.svg'}" in capsys.readouterr().out
