@@ -125,7 +125,7 @@ class Run:
         outside = [text for text in ids if not low <= len(text) <= high]
         if not outside:
             return None
-        start = in_one_line(self.tokenizer.decode(list(outside[0][:20])), longest=40)
+        start = in_one_line(detokenize(self.tokenizer, [list(outside[0][:20])])[0], longest=40)
         tokens = "1 token" if len(outside[0]) == 1 else f"{len(outside[0])} tokens"
         others = len(outside) - 1
         also = f", as may {others:,} more text{'s' * (others != 1)}" if others else ""
