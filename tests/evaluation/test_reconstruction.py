@@ -140,7 +140,7 @@ def test_lines_of_a_file_are_compared_by_words_and_warned_about(nvae, tmp_path, 
     rows = [line.split("\t")[1:] for line in printed.out.splitlines()[1:]]
     assert [row[:2] for row in rows] == [["yes", "yes"], ["yes", "no"], ["yes", "yes"]]
     assert [row[3] for row in rows] == ["the river was old", "the river was [UNK]", "river"]
-    assert "and 2 more: the model was trained on" in printed.err
+    assert "8 to 20: it may come out wrong, as may 2 more texts" in printed.err
 
 
 def test_lines_of_a_file_take_no_settings_of_an_evaluation(nvae, tmp_path, capsys):
