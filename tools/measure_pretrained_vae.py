@@ -3,7 +3,7 @@
 python -m tools.measure_pretrained_vae --run runs/pretrained-any --name nvae --judge smollm2 --pairs pairs.tsv.gz
 
 The parts of a cell, CELLS/NAME.json, are written one by one, and a part that is there is not measured again; `--parts`
-names some. `--tables` prints the tables and the examples of the page instead.
+names some. `--tables` prints the tables of the page instead, `--examples` the page of examples.
 """
 
 import argparse
@@ -255,10 +255,11 @@ def main() -> None:
     parser.add_argument("--noise_scales", nargs="+", type=float, default=[0.3], help="of the learned prior")
     parser.add_argument("--paths", type=int, default=PAIRS, help="interpolations")
     parser.add_argument("--cells", type=Path, default=CELLS)
-    parser.add_argument("--tables", action="store_true")
+    parser.add_argument("--tables", action="store_true", help="print the tables of the page, and stop")
+    parser.add_argument("--examples", action="store_true", help="print the page of examples, and stop")
     given = parser.parse_args()
-    if given.tables:
-        print("\n".join(tables(given.cells)))
+    if given.tables or given.examples:
+        print("\n".join((tables if given.tables else examples)(given.cells)))
         return
     torch.set_num_threads(1)
     given.cells.mkdir(parents=True, exist_ok=True)
@@ -292,6 +293,17 @@ NAMES = {
 }
 """Cells and the names of their rows, in the order of the tables."""
 SOURCES = {"real": "real text", "cased": "real text, cased", "unit": "unit prior"}
+SHOWN = {
+    "nvae": ("real", "unit", "learned 0.3"),
+    "vts": ("unit", "learned 0.3"),
+    "vtp": ("unit", "learned 0.3"),
+    "small": ("real", "unit", "learned 0.3"),
+}
+"""Rows on the page of examples, and the priors of their samples."""
+INTRODUCTION = (
+    "The first ten of each kind, as they come, of the models of [the results](pretrained-vae.md). *Learned 0.3* is the",
+    "fitted prior with its noise times 0.3. `python -m tools.measure_pretrained_vae --examples` writes this page.",
+)
 
 
 def tables(cells: Path = CELLS) -> list[str]:
@@ -357,22 +369,29 @@ def tables(cells: Path = CELLS) -> list[str]:
             *(f"{100 * row['kinds'][kind]:.0f}" for kind in kinds),
         ],
     )
-    return lines + examples(found)
+    return lines
 
 
-def examples(found: dict[str, Any]) -> list[str]:
-    """Write the first examples of each kind, as they come."""
-    lines: list[str] = []
+def examples(cells: Path = CELLS) -> list[str]:
+    """Write the page of the first examples of each kind, as they come."""
+    found = {name: json.loads((cells / f"{name}.json").read_text()) for name in SHOWN}
+    lines = ["# Examples of the VAEs around flan-T5", "", *INTRODUCTION, "", "## Reconstructions"]
     for name, cell in found.items():
-        for share, row in cell.get("shares", {}).items() if name != "nvae-1200" else ():
-            lines += ["", f"{NAMES[name]}, {'one vector' if share == 'one' else f'share {share}'}:", ""]
-            lines += [f"- {'✓' if text == back else f'{text} → **{back}**'}" for text, back in row["examples"]]
-        few = name == "nvae-1000" or name.startswith("small-")
-        for prior, row in cell.get("samples", {}).items() if not few else ():
-            lines += ["", f"{NAMES[name]}, {SOURCES.get(prior, prior)}:", ""]
-            lines += [f"- {text}" for text in row["examples"]]
-        for index, path in enumerate(cell.get("interpolation", {}).get("examples", [])):
-            lines += ["", f"{NAMES[name]}, path {index + 1}:", "", *(f"{i + 1}. {text}" for i, text in enumerate(path))]
+        for share, row in cell.get("shares", {}).items():
+            wrong = [(text, back) for text, back in row["examples"] if text != back]
+            number = "one vector" if share == "one" else f"share {share}"
+            lines += ["", f"**{NAMES[name]}, {number}**: {EXAMPLES - len(wrong)} of {EXAMPLES} come back exactly."]
+            lines += [""] * bool(wrong) + [f"- {text} → **{back}**" for text, back in wrong]
+    lines += ["", "## Samples"]
+    for name, cell in found.items():
+        for prior in SHOWN[name]:
+            lines += ["", f"**{NAMES[name]}, {SOURCES.get(prior, prior)}**:", ""]
+            lines += [f"- {text}" for text in cell["samples"][prior]["examples"]]
+    lines += ["", "## Interpolations", "", "A path begins and ends with the reconstructions of two texts."]
+    for name, cell in found.items():
+        for index, path in enumerate(cell["interpolation"]["examples"]):
+            lines += ["", f"**{NAMES[name]}, path {index + 1}**:", ""]
+            lines += [f"{i + 1}. {text}" for i, text in enumerate(path)]
     return lines
 
 
