@@ -16,8 +16,6 @@ A cell, CELLS/ROW-SEED.json, that is there is not measured again. `--tables` pri
 
 import argparse
 import json
-import math
-import statistics
 from collections import Counter, defaultdict
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -38,6 +36,7 @@ from open_nvib.text.data.tokenizer import token_names
 from open_nvib.text.model import autoencoder, bottlenecks
 from open_nvib.text.model.decoding import encode_batches, reading, reconstruct_ids, score_reconstruction
 from open_nvib.text.model.vector_count import find_fewest, make_request
+from tools.cells import line, mean, rounded
 
 ROOT = Path(__file__).parents[1]
 CELLS = ROOT / "docs" / "results" / "gates" / "measured"
@@ -302,36 +301,31 @@ def tables(cells: Path) -> list[str]:
     for file in sorted(cells.glob("*.json")):
         cell = json.loads(file.read_text())
         rows[cell["row"]].append(cell)
-    found = [_row("row", ["seeds", *COLUMNS]), _row("---", ["--:"] * (1 + len(COLUMNS)))]
+    found: list[str] = []
+
+    def head(*columns: object) -> None:
+        found.extend(["", line("row", *columns), line("---", *["--:"] * len(columns))])
+
+    head("seeds", *COLUMNS)
     for name, group in rows.items():
-        values = [_mean([cell[key] * factor for cell in group], digits) for key, factor, digits in COLUMNS.values()]
-        found.append(_row(name, [str(len(group)), *values]))
-    found += ["", _row("row", ["ν", *KINDS]), _row("---", ["--:"] * (1 + len(KINDS)))]
+        values = [mean([cell[key] * factor for cell in group], digits) for key, factor, digits in COLUMNS.values()]
+        found.append(line(name, len(group), *values))
+    head("ν", *KINDS)
     for name, group in rows.items():
         if all("kept_by_kind" in cell for cell in group):
-            kinds = [_mean([cell["kept_by_kind"][kind] for cell in group], 2) for kind in KINDS]
-            found.append(_row(name, [_mean([cell["kept"] for cell in group], 3), *kinds]))
-    quarters = ["first quarter", "second", "third", "last", "r, fewest"]
-    found += ["", _row("row", ["seeds", *quarters]), _row("---", ["--:"] * 6)]
+            kinds = [mean([cell["kept_by_kind"][kind] for cell in group], 2) for kind in KINDS]
+            found.append(line(name, mean([cell["kept"] for cell in group], 3), *kinds))
+    head("seeds", "first quarter", "second", "third", "last", "r, fewest")
     for name, group in rows.items():
         group = [cell for cell in group if "correlation_with_fewest" in cell]  # older cells do not have it
         if group:
             values = [[*cell["kept_by_surprisal"], cell["correlation_with_fewest"]] for cell in group]
-            found.append(_row(name, [str(len(group)), *(_mean(list(each), 2) for each in zip(*values, strict=True))]))
-    found += ["", _row("row", [str(share) for share in DIALS]), _row("---", ["--:"] * len(DIALS))]
+            found.append(line(name, len(group), *(mean(each, 2) for each in zip(*values, strict=True))))
+    head(*DIALS)
     for name, group in rows.items():
         if name.startswith(("gates", "unpooled")) and all("dial" in cell for cell in group):
-            found.append(_row(name, [_mean([cell["dial"][str(x)]["bleu"] for cell in group], 1) for x in DIALS]))
-    return found
-
-
-def _row(name: str, values: list[str]) -> str:
-    return f"| {' | '.join([name, *values])} |"
-
-
-def _mean(values: list[float], digits: int) -> str:
-    spread = f" ± {statistics.stdev(values):.{digits}f}" if len(values) > 1 else ""
-    return f"{statistics.mean(values):.{digits}f}{spread}"
+            found.append(line(name, *(mean([cell["dial"][str(x)]["bleu"] for cell in group], 1) for x in DIALS)))
+    return found[1:]
 
 
 def remember_token_ids() -> None:
@@ -343,12 +337,6 @@ def remember_token_ids() -> None:
         return posterior(self, input_ids, *args, **kwargs)
 
     autoencoder.TextEncoder.posterior = remembering
-
-
-def rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: rounded(each) for key, each in value.items()}
-    return round(value, 4) if isinstance(value, float) and math.isfinite(value) else value
 
 
 if __name__ == "__main__":

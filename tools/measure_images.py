@@ -10,7 +10,7 @@ import argparse
 import importlib.util
 import json
 import math
-import statistics
+import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 import open_nvib as nv
 from open_nvib.text.drawing import PINK, save_figure
+from tools.cells import line, mean, rounded
 
 ROOT = Path(__file__).parents[1]
 RESULTS, FIGURES = ROOT / "docs" / "results" / "images", ROOT / "docs" / "figures"
@@ -354,11 +355,7 @@ def tables() -> list[list[str]]:
     rows, shown = read_cells(), (1, 2, 4, 8, 16, 49)
 
     def entry(values: list[float], decimals: int = 3) -> str:
-        spread = f" ± {statistics.stdev(values):.{decimals}f}" if len(values) > 1 else ""
-        return f"{statistics.fmean(values):.{decimals}f}{spread}" if values else ""
-
-    def line(*cells: object) -> str:
-        return f"| {' | '.join(map(str, cells))} |"
+        return mean(values, decimals) if values else ""
 
     bits, overlap, probes, gates, shifts, search, novelty = ([] for _ in range(7))
     for name, lines in (("bits", bits), ("iou", overlap)):
@@ -392,22 +389,12 @@ def tables() -> list[list[str]]:
 
 def write_tables(page: Path) -> None:
     """Put the rows of `tables` into the page's tables, those whose second line starts with `| ---`."""
-    lines, filled = page.read_text().splitlines(), []
     groups = iter(tables())
-    for number, text in enumerate(lines):
-        if text.startswith("| ---"):
-            filled += [text, *next(groups)]
-        elif not (text.startswith("| ") and any(x.startswith("| ---") for x in table_above(lines, number))):
-            filled.append(text)
-    page.write_text("\n".join(filled) + "\n")
 
+    def fill(separator: re.Match[str]) -> str:
+        return separator[1] + "".join(f"{row}\n" for row in next(groups))
 
-def table_above(lines: list[str], number: int) -> list[str]:
-    """Find the lines of a table that are above one of its lines."""
-    start = number
-    while start and lines[start - 1].startswith("|"):
-        start -= 1
-    return lines[start:number]
+    page.write_text(re.sub(r"(?m)^(\| ---.*\n)(?:\| .*\n)*", fill, page.read_text()))
 
 
 @torch.no_grad()
@@ -509,12 +496,6 @@ def main() -> None:
         write_tables(RESULTS.with_suffix(".md"))
     if given.draw:
         draw(data, given.runs)
-
-
-def rounded(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: rounded(x) for key, x in value.items()}
-    return round(value, 4) if isinstance(value, float) else value
 
 
 if __name__ == "__main__":

@@ -6,8 +6,6 @@ The regression is fitted on training sentences, its ridge is chosen on validatio
 mean ν on test sentences that of `auto`: the two are compared by how many of them are exact then.
 """
 
-import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +17,7 @@ from open_nvib.merging import VectorRequest
 from open_nvib.text import Run, load_prepared, load_run
 from open_nvib.text.model.decoding import BATCH, Texts, in_batches, make_batch, reconstruct_ids
 from open_nvib.text.model.vector_count import choose_auto, find_fewest
+from tools.cells import measure_runs
 
 COUNTS = {"train": 4000, "validation": 1000, "test": 1000}
 RIDGES = (1.0, 10.0, 100.0, 1000.0)
@@ -43,8 +42,9 @@ def fit(x: np.ndarray, y: np.ndarray, ridge: float) -> np.ndarray:
     return np.linalg.solve(x.T @ x + ridge * np.eye(x.shape[1]), x.T @ y)
 
 
-def measure(run: Run) -> dict[str, Any]:
-    """Compare the predicted number with the one that two looks decide."""
+def measure(path: Path) -> dict[str, Any]:
+    """Compare the predicted number with the one that two looks decide, of a model for any number of vectors."""
+    run = load_run(path)
     data = load_prepared(run.config.data)
     parts = {
         name: [list(t) for t in data.split(run.config.partition, name)["input_ids"][:n]] for name, n in COUNTS.items()
@@ -77,15 +77,5 @@ def measure(run: Run) -> dict[str, Any]:
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Measure a predictor of the number from outside.")
-    parser.add_argument("runs", type=Path, nargs="+", help="runs for any number of vectors")
-    parser.add_argument("--output", type=Path, required=True, help="the .json to write")
-    given = parser.parse_args()
-    found = {f"{path.parents[1].name} {path.parent.name}": measure(load_run(path)) for path in given.runs}
-    given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    measure_runs(measure, __doc__)

@@ -12,7 +12,6 @@ import json
 import random
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForSeq2SeqLM
 
+from open_nvib.evaluation.generation import distinct_shares
 from open_nvib.evaluation.interpolation import interpolate_pairs
 from open_nvib.evaluation.reconstruction import kept_by_kind, kept_share, vectors_kept
 from open_nvib.evaluation.references import choose
@@ -95,9 +95,7 @@ class Measurement:
         found = {}
         for name, choose_number in (("fewest", find_fewest), ("auto", choose_auto)):
             counts = choose_number(self.run.model, self.ids)
-            share = statistics.mean(
-                count / len(ids) for count, ids in zip(counts.vectors.tolist(), self.ids, strict=True)
-            )
+            share = kept_share(self.ids, counts.vectors.tolist())
             found[name] = {"share": share, **self.score(self.texts, self.ids, counts.request)}
         return found
 
@@ -121,7 +119,7 @@ class Measurement:
             "texts": len(texts),
             "words": statistics.mean(len(text.split()) for text in texts),
             "perplexity": self.perplexity(texts),
-            "distinct": distinct_words(texts),
+            "distinct": distinct_shares([text.split() for text in texts])[4],
             "beginnings": len({tuple(text.split()[:3]) for text in texts}) / len(texts),
             "examples": texts[:EXAMPLES],
         }
@@ -216,12 +214,6 @@ class Measurement:
             "time": seconds["ours"] / seconds["plain"],
             "memory": held["ours"] / held["plain"],
         }
-
-
-def distinct_words(texts: Sequence[str], n: int = 4) -> float | None:
-    """Divide the number of distinct n-grams of words by that of all."""
-    counts = Counter(tuple(words[i : i + n]) for words in map(str.split, texts) for i in range(len(words) - n + 1))
-    return len(counts) / counts.total() if counts else None
 
 
 PARTS: dict[str, Callable[[Measurement], dict[str, Any]]] = {

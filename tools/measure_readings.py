@@ -6,8 +6,6 @@ Of twenty validation sentences of 15 tokens: the length of the queries in the sp
 `open_nvib.compare_readings` says of the first decoder layer.
 """
 
-import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, cast
@@ -17,6 +15,7 @@ import torch
 import open_nvib as nv
 from open_nvib.text import load_prepared, load_run
 from open_nvib.text.model.decoding import encode
+from tools.cells import measure_runs
 
 SENTENCES, LENGTH = 20, 15
 
@@ -35,15 +34,5 @@ def measure(path: Path) -> dict[str, float]:
     return {"query": layer.cross_attention.latent_queries(queries).norm(dim=-1).mean().item(), **asdict(found)}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("runs", type=Path, nargs="+", help="runs of an experiment, ROW/SEED/run")
-    parser.add_argument("--output", type=Path, required=True, help="the .json to write")
-    given = parser.parse_args()
-    found = {f"{path.parents[1].name} {path.parent.name}": measure(path) for path in given.runs}
-    given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-    print(json.dumps(found, indent=1))
-
-
 if __name__ == "__main__":
-    main()
+    measure_runs(measure, __doc__)

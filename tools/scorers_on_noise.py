@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from open_nvib.evaluation.scorers import score, train_scorer
+from open_nvib.evaluation.scorers import perplexity, score, train_scorer
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 
 SHORTEST, LONGEST = 5, 20
@@ -62,7 +62,7 @@ def main() -> None:
         training, held_out = make_noise(20_000, tokens=tokens, seed=0), make_noise(2000, tokens=tokens, seed=1)
         config = noise_config(tokens=tokens, size=given.size)
         causal, copying = (
-            score(train_scorer(kind, config, training, **options), held_out).perplexity
+            perplexity(*score(train_scorer(kind, config, training, **options), held_out))
             for kind in ("causal", "autoencoder")
         )
         print(f"| {tokens} | {entropy_of_noise(tokens=tokens):.2f} | {causal:.2f} | {copying:.2f} |", flush=True)

@@ -13,6 +13,16 @@ def test_distinct_n_grams_counted_by_hand():
     assert distinct_shares([[5], [6]]) == {1: 1.0, 2: None, 3: None, 4: None}
 
 
+@pytest.mark.parametrize(
+    ("texts", "share"),
+    [(["a b c d e"], 1.0), (["a b c d", "a b c d"], 0.5), (["a a a a a a"], 1 / 3), (["a b c"], None)],
+    ids=str,
+)
+def test_distinct_4_grams_of_words(texts, share):
+    found = distinct_shares([text.split() for text in texts])[4]
+    assert found == (None if share is None else pytest.approx(share))
+
+
 def test_lengths_are_counted_from_zero():
     assert count_lengths([[5, 6], [], [7, 8], [9]]) == (1, 1, 2)
 

@@ -20,7 +20,7 @@ from open_nvib.report.figures.style import LOOKS, MARK, inline
 from open_nvib.report.results import RowPlan, RowResults, select_nvae
 from open_nvib.store.cells import CellResult
 from open_nvib.store.runs import LogEntry
-from tools.figures_of_docs.dial import draw_dial
+from tools.dial import draw_dial
 
 LIGHT = 150_000
 

@@ -1,1 +1,1 @@
-"""Figures of the documentation that no run is needed for, and those of docs/results/recipe.md."""
+"""Figures of the documentation."""

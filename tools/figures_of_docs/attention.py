@@ -3,7 +3,7 @@
 python -m tools.figures_of_docs.attention docs/figures/denoising_attention.svg
 """
 
-import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from torch import Tensor
 from open_nvib.attention import attend_gaussians, attend_impulses
 from open_nvib.process import ConditionalBDP, Posterior
 from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.store.files import write_text
 from open_nvib.text.drawing import BLUE, GREEN, INK, LINE, MUTED, PAPER, PINK
 
 D = 2
@@ -136,15 +137,5 @@ def _legend(figure: Figure) -> None:
     figure.legend(handles, labels, loc="outside lower center", ncols=2, handler_map={tuple: HandlerTuple(ndivide=None)})
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw denoising attention in two dimensions.")
-    parser.add_argument("outputs", type=Path, nargs="+", help="where to write the figure, an .svg")
-    figure = draw_attention()
-    for path in parser.parse_args().outputs:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(figure, encoding="utf-8")
-        print(path)
-
-
 if __name__ == "__main__":
-    main()
+    write_text(Path(sys.argv[1]), draw_attention())

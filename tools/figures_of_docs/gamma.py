@@ -3,7 +3,7 @@
 python -m tools.figures_of_docs.gamma docs/figures/gamma_approximation.svg
 """
 
-import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +12,9 @@ import torch
 from scipy.special import gammaincinv
 from torch import Tensor
 
-from open_nvib.distributions import SWITCH, gaussian_log_quantile, gaussian_quantile, small_alpha_log_quantile
+from open_nvib.distributions import gaussian_log_quantile, gaussian_quantile, small_alpha_log_quantile
 from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.store.files import write_text
 from open_nvib.text.drawing import BLUE, GREEN, INK, VERMILION
 
 Quantile = Callable[[Tensor, Tensor], Tensor]
@@ -84,15 +85,5 @@ def draw_gamma() -> str:
         return to_svg(figure)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description="Draw how far the Gamma approximations are from the truth.")
-    parser.add_argument("outputs", type=Path, nargs="+", help="where to write the figure, an .svg")
-    figure = draw_gamma()
-    for path in parser.parse_args().outputs:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(figure, encoding="utf-8")
-        print(f"{path}: the approximations are equally good at α = {crossing():.4f}; the sampler switches at {SWITCH}")
-
-
 if __name__ == "__main__":
-    main()
+    write_text(Path(sys.argv[1]), draw_gamma())

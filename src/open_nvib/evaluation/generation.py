@@ -78,11 +78,11 @@ def count_lengths(texts: Texts) -> tuple[int, ...]:
     return tuple(np.bincount([len(text) for text in texts]).tolist())
 
 
-def ngrams(text: Sequence[int], n: int) -> list[tuple[int, ...]]:
+def ngrams(text: Sequence[Any], n: int) -> list[tuple[Any, ...]]:
     return [tuple(text[first : first + n]) for first in range(len(text) - n + 1)]
 
 
-def distinct_shares(texts: Texts) -> dict[int, float | None]:
+def distinct_shares(texts: Sequence[Sequence[Any]]) -> dict[int, float | None]:
     """Divide the number of distinct n-grams by that of all, for each n of ORDERS; None where there are no n-grams.
 
     The share falls with the number of texts.

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from open_nvib.evaluation.scorers import Judge, Scorer, identify_judge, make_scorer, open_judge, score, train_scorer
+from open_nvib.evaluation import scorers
 from open_nvib.store.files import ResultCache, damage, digest, file_lock, obstacle_to_writing, seal
 from open_nvib.store.task_settings import EvaluateConfig
 from open_nvib.text.data import Prepared
@@ -50,7 +50,7 @@ class References:
     @cached_property
     def judged_inputs(self) -> dict[str, Any]:
         """All that the scores of texts depend on."""
-        return self.inputs | ({} if self.settings.judge is None else identify_judge(self.settings.judge))
+        return self.inputs | ({} if self.settings.judge is None else scorers.identify_judge(self.settings.judge))
 
     @property
     def shared(self) -> Path:
@@ -81,7 +81,7 @@ class References:
         return [text for text in texts if len(text) < self.config.max_positions]
 
     @cached_property
-    def scorer(self) -> Scorer:
+    def scorer(self) -> scorers.Scorer:
         """Scorer trained on the training text; from disk if one was trained before."""
         name = f"{self.settings.scorer}-{digest(self.inputs)}"
         for path in (self.shared / name, self.own / name):
@@ -105,20 +105,21 @@ class References:
         shutil.rmtree(path, ignore_errors=True)
         partial.replace(path)
 
-    def _load(self, path: Path) -> Scorer:
-        scorer = make_scorer(self.settings.scorer, self.config)
+    def _load(self, path: Path) -> scorers.Scorer:
+        scorer = scorers.KINDS[self.settings.scorer](self.config)
         scorer.model = open_saved(type(scorer.model), path)
         return scorer.to(self.device).eval()
 
-    def train(self, texts: Texts) -> Scorer:
+    def train(self, texts: Texts) -> scorers.Scorer:
         """Train a scorer of other texts as that of real text is trained."""
-        settings: Any = {"steps": self.settings.scorer_steps, "seed": self.settings.seed}
-        return train_scorer(self.settings.scorer, self.config, texts, **settings, say=self.say, device=self.device)
+        settings = self.settings
+        options: Any = {"steps": settings.scorer_steps, "seed": settings.seed, "say": self.say, "device": self.device}
+        return scorers.train_scorer(settings.scorer, self.config, texts, **options)
 
     @cached_property
-    def judge(self) -> Judge | None:
+    def judge(self) -> scorers.Judge | None:
         """Language model of the settings that was not trained here; None if they name none."""
-        return None if self.settings.judge is None else open_judge(self.settings.judge, self.device)
+        return None if self.settings.judge is None else scorers.open_judge(self.settings.judge, self.device)
 
     def word_perplexity(self, texts: Texts) -> float | None:
         """Perplexity of texts by word under the judge; None without one, or if no text has a word."""
@@ -126,11 +127,11 @@ class References:
 
     def perplexity(self, texts: Texts) -> float:
         """Perplexity of texts under the scorer of real text."""
-        return score(self.scorer, texts).perplexity
+        return scorers.perplexity(*scorers.score(self.scorer, texts))
 
     def reverse_perplexity(self, texts: Texts) -> float:
         """Perplexity of held-out text under a scorer of `texts`."""
-        return score(self.train(texts), self.held_out).perplexity
+        return scorers.perplexity(*scorers.score(self.train(texts), self.held_out))
 
 
 def choose(texts: list[T], count: int, seed: int) -> list[T]:

@@ -94,25 +94,12 @@ class CopyingScorer(nn.Module):
 
 
 Scorer = CausalScorer | CopyingScorer
-SCORERS: dict[Kind, type[Scorer]] = {"causal": CausalScorer, "autoencoder": CopyingScorer}
+KINDS: dict[Kind, type[Scorer]] = {"causal": CausalScorer, "autoencoder": CopyingScorer}
 
 
-@dataclass(frozen=True)
-class Score:
-    """Negative log-likelihood in nats, and the number of tokens, the end of every text included."""
-
-    nats: float
-    tokens: int
-
-    @property
-    def perplexity(self) -> float:
-        """Perplexity per token, of all tokens together."""
-        return math.exp(min(self.nats / max(1, self.tokens), LARGEST_LOG_PERPLEXITY))
-
-
-def make_scorer(kind: Kind, config: TextAutoencoderConfig) -> Scorer:
-    """Make an untrained scorer with the size and the vocabulary of a text autoencoder."""
-    return SCORERS[kind](config)
+def perplexity(nats: float, count: int) -> float:
+    """Compute the perplexity of tokens, or of words, with this negative log-likelihood together."""
+    return math.exp(min(nats / max(1, count), LARGEST_LOG_PERPLEXITY))
 
 
 def train_scorer(
@@ -127,11 +114,12 @@ def train_scorer(
 ) -> Scorer:
     """Train a scorer on texts: AdamW, a warm-up, a cosine to zero, batches of similar length.
 
-    The number of steps does not depend on the number of texts: a scorer of few texts sees them more often.
+    Its size and vocabulary are those of a text autoencoder. The number of steps does not depend on the number of texts:
+    a scorer of few texts sees them more often.
     """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        scorer = make_scorer(kind, config).to(device).train()
+        scorer = KINDS[kind](config).to(device).train()
         optimiser = torch.optim.AdamW(scorer.parameters(), lr=LEARNING_RATE, betas=(0.9, 0.98), weight_decay=0.01)
         warmup = max(1, int(WARMUP_SHARE * steps))
         schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda step: _rate(step, warmup, steps))
@@ -174,14 +162,14 @@ def _labels(scorer: Scorer, texts: Texts) -> Tensor:
 
 
 @torch.no_grad()
-def score(scorer: Scorer, texts: Texts) -> Score:
-    """Sum the likelihood of texts."""
+def score(scorer: Scorer, texts: Texts) -> tuple[float, int]:
+    """Sum the negative log-likelihood of texts in nats, and count their tokens, the end of every text included."""
     nats, tokens = 0.0, 0
     for _, chosen in in_batches(texts, SCORING_BATCH, len, "score"):
         labels = _labels(scorer, chosen)
         nats += scorer(labels).item()
         tokens += int((labels != IGNORED).sum())
-    return Score(nats, tokens)
+    return nats, tokens
 
 
 @dataclass(frozen=True)
@@ -209,7 +197,7 @@ class Judge:
             logits = self.model(input_ids=padded.masked_fill(padded == IGNORED, start)).logits[:, :-1]
             nats += F.cross_entropy(logits.flatten(0, 1).float(), padded[:, 1:].flatten(), reduction="sum").item()
         words = sum(len(text.split()) for text in texts)
-        return math.exp(min(nats / words, LARGEST_LOG_PERPLEXITY)) if words else None
+        return perplexity(nats, words) if words else None
 
 
 def open_judge(name: str, device: torch.device | str = "cpu") -> Judge:

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from open_nvib.store.evaluations import Evaluation
 
 NOT_MEASURED = "–"
-Read = Callable[[Evaluation], float | None]  # reads a number from an evaluation; None where it was not measured
+Read = Callable[[Any], float | None]  # reads a number from an evaluation; None where it was not measured
 
 
 class MeanAndDeviation(NamedTuple):
@@ -57,8 +57,8 @@ class Measure:
 def read_at(path: str) -> Read:
     """Read the number at a path of attributes and keys of an evaluation, such as "number.long.fewest.bleu"."""
 
-    def read(evaluation: Evaluation) -> float | None:
-        found: Any = evaluation
+    def read(evaluation: Any) -> float | None:
+        found = evaluation
         for name in path.split("."):
             if isinstance(found, dict):
                 found = found.get(int(name) if name.isdigit() else name)

@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from open_nvib.report.measures import MAIN, NOT_MEASURED, TEXT_EXACT, Measure, mean_and_deviation, write_number
+from open_nvib.report.measures import MAIN, NOT_MEASURED, TEXT_EXACT, Measure, mean_and_deviation, read_at, write_number
 from open_nvib.report.results import Results, RowResults, SelectedNVAE
 
 MARK = " ◂"  # after the title of the NVAE that figures of a single model show
@@ -48,26 +48,22 @@ def training_table(results: Results) -> Table | None:
     return Table(columns, tuple(lines)) if any(line[3] != NOT_MEASURED for line in lines) else None
 
 
-VALIDATION = {
-    "bleu": ("BLEU", 2, 1.0),
-    "exact": ("exact (%)", 1, 100.0),
-    "perplexity": ("PPL", 3, 1.0),
-    "loss": ("cross-entropy (nats per token)", 4, 1.0),
-    "kept": ("ν", 3, 1.0),
-    "kl_gaussian": ("L_G / nd", 4, 1.0),
-    "kl_dirichlet": ("L_D / n", 4, 1.0),
-    "alpha0": ("α_0", 2, 1.0),
-    "sigma": ("mean σ", 3, 1.0),
-}
-"""Title, decimals and scale of what `nvib train` measures."""
+VALIDATION = (
+    Measure("BLEU", read_at("bleu")),
+    Measure("exact (%)", read_at("exact"), decimals=1, scale=100),
+    Measure("PPL", read_at("perplexity"), decimals=3),
+    Measure("cross-entropy (nats per token)", read_at("loss"), decimals=4),
+    Measure("ν", read_at("kept"), decimals=3),
+    Measure("L_G / nd", read_at("kl_gaussian"), decimals=4),
+    Measure("L_D / n", read_at("kl_dirichlet"), decimals=4),
+    Measure("α_0", read_at("alpha0")),
+    Measure("mean σ", read_at("sigma"), decimals=3),
+)
+"""What `nvib train` measures."""
 
 
 def validation_table(validation: Mapping[str, float | None]) -> Table | None:
-    lines = [
-        (title, write_number(scale * value, decimals))
-        for name, (title, decimals, scale) in VALIDATION.items()
-        if (value := validation.get(name)) is not None
-    ]
+    lines = [(each.title, each.write_one(value)) for each in VALIDATION if (value := each.read(validation)) is not None]
     return Table(("on validation data", "value"), tuple(lines)) if lines else None
 
 

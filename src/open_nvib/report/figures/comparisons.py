@@ -12,11 +12,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.transforms import Bbox
 
-from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
+from open_nvib.report.figures.style import EDGE, REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
 from open_nvib.report.measures import BLEU, FORWARD, KEPT, REVERSE, Measure
 from open_nvib.report.results import FAMILIES, Results, RowResults, SelectedNVAE
 from open_nvib.store.evaluations import AtShare, Chosen
-from open_nvib.text.drawing import INK, MUTED, PAPER
+from open_nvib.text.drawing import INK, MUTED
 
 MOST_LABELS = 18  # rows above which points are not labelled: a reader points at them instead
 AXES = {
@@ -51,8 +51,8 @@ def draw_points(
         figure, grid = canvas(3.7, columns=len(panels), width=7.2 if len(panels) > 1 else 5.2, squeeze=False)
         for index, ((x, y), rows) in enumerate(zip(panels, found, strict=True)):
             axes, points = grid[0, index], [point for _, there in rows for point in there.values()]
-            _fit(axes, "x", results, x, [across for across, _ in points])
-            _fit(axes, "y", results, y, [up for _, up in points])
+            fit_axis(axes, "x", results, x, [across for across, _ in points])
+            fit_axis(axes, "y", results, y, [up for _, up in points])
             for row, there in rows:
                 look = look_of(row.family)
                 for seed, (across, up) in there.items():
@@ -61,8 +61,7 @@ def draw_points(
                     if selected is not None and selected.row is row:
                         ring: Any = {"markersize": 11.5, "markeredgecolor": INK, "markeredgewidth": 1.1}
                         axes.plot([across], [up], "o", color="none", **ring)
-                    edge: Any = {"markeredgecolor": PAPER, "markeredgewidth": 0.7}
-                    axes.plot([across], [up], look.marker, color=look.colour, alpha=0.9, gid=tip, **edge)
+                    axes.plot([across], [up], look.marker, color=look.colour, alpha=0.9, gid=tip, **EDGE)
             if len(results.rows) <= MOST_LABELS:
                 middle = [(row, sorted(there.values())[len(there) // 2]) for row, there in rows]  # of the seeds
                 place_labels(figure, axes, [(results.short_titles[row.name], point) for row, point in middle], points)
@@ -104,8 +103,7 @@ def draw_number(results: Results) -> str | None:
                         tip = f"number-{name}-{place}-{index}"
                         tips[tip] = f"{row.title}, {who}: ν {point[0]:.3g}, {title} {point[1]:.4g}"
                         marker, size, _ = CHOSEN.get(who, (look.marker, 5.0, ""))
-                        edge: Any = {"markeredgecolor": PAPER, "markeredgewidth": 0.7, "markersize": size}
-                        axes.plot([point[0]], [point[1]], marker, color=look.colour, gid=tip, **edge)
+                        axes.plot(*point, marker, color=look.colour, gid=tip, markersize=size, **EDGE)
                         points.append(point)
             lowest = min([50.0, *(up - 4 for _, up in points)])
             axes.set(xlabel=AXES[KEPT], ylabel=title, xlim=(0, LIMITS[KEPT][1]), ylim=(lowest, 103))
@@ -129,7 +127,7 @@ def _points(row: RowResults, x: Measure, y: Measure) -> dict[int, Point]:
     return {seed: (across, up) for seed, (across, up) in found.items() if across is not None and up is not None}
 
 
-def _fit(axes: Axes, which: str, results: Results, measure: Measure, values: list[float]) -> None:
+def fit_axis(axes: Axes, which: str, results: Results, measure: Measure, values: list[float]) -> None:
     """Set label and limits of the "x" or "y" axis, with a dashed line where real text is."""
     axes.set(**{f"{which}label": AXES[measure]})
     if measure in LIMITS:

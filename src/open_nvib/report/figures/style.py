@@ -43,6 +43,7 @@ LOOKS = {
     "NVAE": Look(GREEN, "o"),
 }
 OTHER = Look(VERMILION, "v")
+EDGE: Any = {"markeredgecolor": PAPER, "markeredgewidth": 0.7}  # of a marker, so that those on each other stand out
 REAL_TEXT: Any = {"color": MUTED, "linestyle": (0, (4, 3)), "linewidth": 1.1}  # the line at the value of real text
 
 STYLE = files("open_nvib.report.figures") / "report.mplstyle"
