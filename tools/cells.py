@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from open_nvib.store.files import write_json
+
 
 def rounded(value: Any) -> Any:
     """Round the numbers of a cell to four decimals."""
@@ -32,5 +34,5 @@ def measure_runs(measure: Callable[[Path], dict[str, Any]], description: str | N
     parser.add_argument("--output", type=Path, required=True, help="the .json to write")
     given = parser.parse_args()
     found = {f"{path.parents[1].name} {path.parent.name}": measure(path) for path in given.runs}
-    given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_json(given.output, found, indent=1)
     print(json.dumps(found, indent=1))

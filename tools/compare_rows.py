@@ -14,6 +14,7 @@ from typing import Any
 from open_nvib.evaluation.references import choose
 from open_nvib.experiments.experiment import Cell, load_experiment
 from open_nvib.store.cells import read_cell
+from open_nvib.store.files import write_json
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.decoding import reconstruct_ids
 from open_nvib.text.using.run import load_run
@@ -60,7 +61,7 @@ def main() -> None:
     done = [cell for cell in cells if cell.result_file.is_file()]
     texts = {row: reconstruct([cell for cell in done if cell.row == row]) for row in {cell.row for cell in done}}
     found = {pair: compare(*(texts[row] for row in pair.split(":"))) for pair in given.pairs}
-    given.output.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    write_json(given.output, found, indent=1)
     print(json.dumps(found, indent=1))
 
 

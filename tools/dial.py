@@ -65,7 +65,6 @@ def draw(experiment: Experiment, row: str, output: Path, *, without: Sequence[st
         "dial.svg": draw_dial(results, without=without),
         "lengths.svg": draw_vectors(chosen.evaluations, family=chosen.family, name=chosen.title),
     }
-    output.mkdir(parents=True, exist_ok=True)
     written = {output / name: text for name, text in texts.items() if text is not None}
     for path, text in written.items():
         write_text(path, text)

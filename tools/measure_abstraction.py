@@ -15,7 +15,6 @@ one after, whichever is best on other texts. The controls choose their place in 
 
 import argparse
 import copy
-import json
 import random
 import time
 from collections.abc import Sequence
@@ -27,6 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from open_nvib import NVIB, Encoded, MixtureDecoderLayer, NVIBEncoder
+from open_nvib.store.files import write_json
 from open_nvib.transformer import stack_on
 
 CHARACTERS = [chr(code) for code in range(32, 127)]
@@ -208,7 +208,7 @@ def main() -> None:
             model = train(copy.deepcopy(start), rest[first:], given.steps, spaces=spaces, beta=beta)
             setting = {"spaces": spaces, "beta": beta, "boundary rate": held_out[1].rate}
             results["settings"].append({**setting, **measure(model, held_out)})
-            given.output.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            write_json(given.output, results, indent=1)
 
 
 if __name__ == "__main__":

@@ -28,7 +28,7 @@ from open_nvib.evaluation.reconstruction import by_length, given_length, kept_by
 from open_nvib.evaluation.scorers import train_scorer
 from open_nvib.gates import noiseless_gates, open_probability, pool_dropped, sample_gates
 from open_nvib.process import KL, ImpulseMixture
-from open_nvib.store.files import read_mapping
+from open_nvib.store.files import read_mapping, write_json
 from open_nvib.store.settings import Schedule, TrainConfig, settings_of
 from open_nvib.text import load_run, train
 from open_nvib.text.data import load_prepared
@@ -240,7 +240,7 @@ def surprisal_of(config: Any, prepared: Any, file: Path) -> list[list[float]]:
             seen, said = [scorer.start, *text], [*text, config.eos_token_id]
             log_p = scorer.model(input_ids=torch.tensor([seen])).logits[0].log_softmax(-1)
             found.append((-log_p[range(len(said)), said]).tolist())
-        file.write_text(json.dumps(found))
+        write_json(file, found)
     return json.loads(file.read_text())
 
 
@@ -260,7 +260,6 @@ def main() -> None:
         return
     torch.set_num_threads(1)
     prepared = load_prepared(given.data)
-    given.cells.mkdir(parents=True, exist_ok=True)
     remember_token_ids()
     for seed in given.seeds:
         for row in given.rows:
@@ -277,7 +276,7 @@ def main() -> None:
             run = load_run(given.runs / name)
             surprisal = surprisal_of(run.model.config, prepared, given.runs / "token_surprisal.json")
             cell = {"row": row, "seed": seed, "steps": optimiser.steps, **measure(run, prepared, surprisal)}
-            file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
+            write_json(file, rounded(cell), indent=1)
             print(file.name, {key: value for key, value in rounded(cell).items() if key not in ("examples", "dial")})
 
 

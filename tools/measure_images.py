@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 import open_nvib as nv
+from open_nvib.store.files import write_json
 from open_nvib.text.drawing import PINK, save_figure
 from tools.cells import line, mean, rounded
 
@@ -483,14 +484,12 @@ def main() -> None:
     torch.set_num_threads(1)
     test = example.read_images(given.data / "mnist_test.csv")
     data = Data(*example.read_images(given.data / "mnist_train.csv"), *(x[UNSEEN] for x in test))
-    cells = given.output / "measured"
-    cells.mkdir(parents=True, exist_ok=True)
     for seed in given.seeds:
         for row in given.rows:
-            file = cells / f"{row}-{seed}.json"
+            file = given.output / "measured" / f"{row}-{seed}.json"
             if not file.exists():
                 cell = measure(row, seed, data, steps=given.steps, runs=given.runs)
-                file.write_text(json.dumps(rounded(cell), indent=1) + "\n")
+                write_json(file, rounded(cell), indent=1)
                 print(file.name, json.dumps(rounded(cell)), flush=True)
     if given.output == RESULTS:
         write_tables(RESULTS.with_suffix(".md"))

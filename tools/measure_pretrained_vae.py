@@ -26,6 +26,7 @@ from open_nvib.evaluation.reconstruction import kept_by_kind, kept_share, vector
 from open_nvib.evaluation.references import choose
 from open_nvib.evaluation.scorers import open_judge
 from open_nvib.merging import VectorRequest
+from open_nvib.store.files import write_json
 from open_nvib.text import load_run
 from open_nvib.text.data import load_prepared
 from open_nvib.text.model.decoding import Collator, detokenize, make_batch, reconstruct_ids
@@ -254,14 +255,13 @@ def main() -> None:
         print("\n".join((tables if given.tables else examples)(given.cells)))
         return
     torch.set_num_threads(1)
-    given.cells.mkdir(parents=True, exist_ok=True)
     file = given.cells / f"{given.name}.json"
     cell = json.loads(file.read_text()) if file.exists() else {}
     measurement = Measurement(given)
     for part in given.parts:
         if part not in cell:
             cell[part] = rounded(PARTS[part](measurement))
-            file.write_text(json.dumps(cell, indent=1, ensure_ascii=False) + "\n")
+            write_json(file, cell, indent=1)
             print(f"{file.name}: {part}", flush=True)
 
 

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.report.figures.style import EDGE, canvas, style, to_svg
 from open_nvib.store.cells import read_cells
 from open_nvib.store.files import write_text
-from open_nvib.text.drawing import BLUE, GREEN, INK, MUTED, ORANGE, PAPER, SKY
+from open_nvib.text.drawing import BLUE, GREEN, INK, MUTED, ORANGE, SKY
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 GATES = {"gates-0.42-d5": ("gates, s = 0.42", BLUE), "gates-0.26-d5": ("gates, s = 0.26", SKY)}
@@ -53,7 +53,7 @@ def draw() -> str:
         for row, (label, colour) in (GATES | ANY).items():
             points = sorted(tuple(map(statistics.mean, zip(*seeds, strict=True))) for seeds in curves[row].values())
             x, y = zip(*points, strict=True)
-            axes.plot(x, y, "-o", color=colour, markeredgecolor=PAPER, markeredgewidth=0.7, linewidth=1.3, label=label)
+            axes.plot(x, y, "-o", color=colour, linewidth=1.3, label=label, **EDGE)
         for row, (label, marker, colour) in ALONE.items():
             found = [(cell["kept"], cell["bleu_mean"]) for cell in gate_cells() if cell["row"] == row]
             if found:

@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from open_nvib.report.figures.style import LOOKS, canvas, style, to_svg
-from open_nvib.text.drawing import BLUE, MUTED, ORANGE, PAPER, VERMILION
+from open_nvib.report.figures.style import EDGE, LOOKS, canvas, style, to_svg
+from open_nvib.text.drawing import BLUE, MUTED, ORANGE, VERMILION
 from tools.measure_pretrained.noise import CURVE, ORIGINAL, name
 
 LINES = {
@@ -35,10 +35,9 @@ def draw_retrieval(found: dict[str, Any]) -> str:
                 [cell["recall at 10"] for cell in cells],
                 f"-{marker}",
                 color=colour,
-                markeredgecolor=PAPER,
-                markeredgewidth=0.7,
                 linewidth=1.3,
                 label=title,
+                **EDGE,
             )
         for method, title in (("mean", "mean, 1 vector"), ("all", "all vectors")):
             (cell,) = [cell for cell in found.values() if cell.get("method") == method]

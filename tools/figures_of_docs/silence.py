@@ -6,7 +6,6 @@ Runs are NVAEs without `keep_share`. Writes the figure as .svg and the numbers i
 """
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 from scipy.special import polygamma
 
 from open_nvib.report.figures.style import canvas, style, to_svg
+from open_nvib.store.files import write_json, write_text
 from open_nvib.text import Run, load_prepared, load_run
 from open_nvib.text.drawing import BLUE, GREEN, MUTED, VERMILION
 from open_nvib.text.model.autoencoder import IGNORED
@@ -74,10 +74,9 @@ def main() -> None:
     leads = {f"Δ = {run.model.encoder.bottleneck.nvib.prior.delta.item():.2g}": measure_leads(run) for run in runs}
     quantiles = {name: dict(zip(map(str, QUANTILES), values, strict=True)) for name, values in leads.items()}
     spread = {str(delta): float(deviation_of_log(delta)) for delta in DELTAS}
-    numbers = json.dumps({"lead of the best key, nats": quantiles, "sd of log π": spread}, indent=1, ensure_ascii=False)
-    given.output.parent.mkdir(parents=True, exist_ok=True)
-    given.output.with_suffix(".svg").write_text(draw_silence(leads), encoding="utf-8")
-    given.output.with_suffix(".json").write_text(numbers + "\n", encoding="utf-8")
+    numbers = {"lead of the best key, nats": quantiles, "sd of log π": spread}
+    write_text(given.output.with_suffix(".svg"), draw_silence(leads))
+    write_json(given.output.with_suffix(".json"), numbers, indent=1)
     print(numbers)
 
 

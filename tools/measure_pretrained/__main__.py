@@ -1,7 +1,6 @@
 """Run a measurement."""
 
 import argparse
-import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +8,7 @@ import torch
 from transformers.utils import logging
 
 import tools.measure_pretrained as package
+from open_nvib.store.files import write_json
 from tools.measure_pretrained.conversion import cost, identity, translations
 from tools.measure_pretrained.material import Material
 from tools.measure_pretrained.noise import curve, noise
@@ -45,9 +45,7 @@ def main() -> None:
     torch.set_num_threads(1)
     Path(arguments.output).mkdir(parents=True, exist_ok=True)
     result = measurements[arguments.what](Material(arguments) if arguments.what in sentences else arguments)
-    (Path(arguments.output) / f"{arguments.what}.json").write_text(
-        json.dumps(result, indent=1, ensure_ascii=False) + "\n"
-    )
+    write_json(Path(arguments.output) / f"{arguments.what}.json", result, indent=1)
 
 
 if __name__ == "__main__":

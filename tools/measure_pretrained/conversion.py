@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from open_nvib.store.files import write_json
 from tools.measure_pretrained.material import Material, translate
 
 
@@ -62,7 +63,7 @@ def translations(material: Material) -> dict[str, Any]:
                 for source, a, b in zip(some, expected, translated, strict=True)
                 if a != b
             ]
-        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+        write_json(file, found, indent=1)
     return found
 
 

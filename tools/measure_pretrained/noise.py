@@ -3,6 +3,7 @@
 import json
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
+from open_nvib.store.files import write_json
 from tools.bootstrap import differences_of_bleu, interval
 from tools.measure_pretrained.material import Material, add_noise, translate
 
@@ -42,9 +44,7 @@ def noise(material: Material) -> dict[str, Any]:
     file = Path(material.arguments.output) / "noise.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"choice": {}, "test": {}}
     outputs = translator(material)
-
-    def save() -> None:
-        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    save = partial(write_json, file, found, indent=1)
 
     score_settings(outputs, material.rest[CHOICE], [ORIGINAL, *SETTINGS], found["choice"], save)
     found["chosen"] = choose(found["choice"])
@@ -59,7 +59,7 @@ def noise(material: Material) -> dict[str, Any]:
             if f"noise={level:g}" not in cells:
                 sources = [add_noise(source, level, 10_000 + i) for i, (source, _) in enumerate(rows)]
                 cells[f"noise={level:g}"] = outputs(setting, sources)
-                kept.write_text(json.dumps(translated, ensure_ascii=False))
+                write_json(kept, translated)
         found["test"][name(setting)] = {"sentences": len(rows)}
         found["test"][name(setting)] |= {key: scores(texts, targets) for key, texts in cells.items()}
         if setting != ORIGINAL:
@@ -73,9 +73,7 @@ def curve(material: Material) -> dict[str, Any]:
     """Score each section over the values of one dial, on clean and on noisy sources."""
     file = Path(material.arguments.output) / "curve.json"
     found: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {}
-
-    def save() -> None:
-        file.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n")
+    save = partial(write_json, file, found, indent=1)
 
     settings = [ORIGINAL]
     for section in ("encoder", "cross", "decoder"):

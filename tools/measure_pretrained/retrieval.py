@@ -20,6 +20,7 @@ from transformers import AutoModel, AutoTokenizer
 from open_nvib import EmpiricalPrior, IdentityNVIB
 from open_nvib.pretrained import convert
 from open_nvib.pretrained.attention import nvibs
+from open_nvib.store.files import write_json
 from open_nvib.text.opening import open_saved, open_weights
 
 QUERIES, TEXTS, TRAIN, CALIBRATION = 500, 2500, 500, 300
@@ -210,7 +211,7 @@ def retrieval(arguments: Any) -> dict[str, Any]:
             "recall at 10": recall(asked, kept, places),
             **more,
         }
-        file.write_text(json.dumps(found, indent=1) + "\n")
+        write_json(file, found, indent=1)
 
     means, mean_queries = ([x.mean(0, keepdim=True) for x in some] for some in (vectors, queries))
     measure("mean of both", 1, means, {}, mean_queries)

@@ -21,6 +21,7 @@ from transformers import AutoModel, AutoModelForSequenceClassification, AutoToke
 
 from open_nvib.pretrained import convert
 from open_nvib.pretrained.attention import nvibs
+from open_nvib.store.files import write_json
 from open_nvib.text.opening import open_saved, open_weights
 
 DOMAINS = {
@@ -282,7 +283,7 @@ def sentiment(arguments: Any) -> dict[str, Any]:
             if cell["validation"] >= at_least:
                 cell |= test(model, data, TESTS, kept)
             found[key] = cell | {"seconds": time.process_time() - start}
-            file.write_text(json.dumps(found, indent=1) + "\n")
+            write_json(file, found, indent=1)
         return found[key]["validation"]
 
     chosen: dict[str, Setting] = {}
