@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile
 
 import open_nvib as nv
@@ -84,23 +85,13 @@ def measure(case: Case, repeats: int) -> Result:
     sample = nv.ImpulseMixture(z=z, log_pi=log_pi)
     log_sigma = -1 + 0.3 * torch.randn(case.batch, case.n, case.p)
     mean = nv.GaussianMixture(mu=z, log_sigma=log_sigma, log_alpha=log_pi).detach()
-    leaves = [query, z, log_pi, *ordinary.parameters(), *denoising.parameters()]
-
-    def forget() -> None:
-        for leaf in leaves:
-            leaf.grad = None
-
-    def ordinary_step() -> None:
-        ordinary(query, z, z, need_weights=False)[0].sum().backward()
-
-    def denoising_step() -> None:
-        denoising(query, sample).sum().backward()
-
-    train = compare(ordinary_step, denoising_step, repeats, forget)
-    ordinary.eval()
-    with torch.no_grad():
-        test = compare(lambda: ordinary(query, z, z, need_weights=False), lambda: denoising(query, mean), repeats)
-    return Result(*train, *test)
+    return train_and_test(
+        (ordinary, denoising),
+        lambda: ordinary(query, z, z, need_weights=False)[0],
+        lambda: denoising(query, sample if denoising.training else mean),
+        (query, z, log_pi),
+        repeats,
+    )
 
 
 def measure_self_attention(case: SelfCase, repeats: int) -> Result:
@@ -111,23 +102,28 @@ def measure_self_attention(case: SelfCase, repeats: int) -> Result:
     z = torch.randn(case.batch, case.n, case.p, requires_grad=True)
     log_pi = torch.randn(case.batch, case.n).log_softmax(-1).requires_grad_()
     mixture = nv.ImpulseMixture(z=z, log_pi=log_pi)
-    leaves = [z, log_pi, *ordinary.parameters(), *weighted.parameters()]
+    return train_and_test((ordinary, weighted), lambda: ordinary(z), lambda: weighted(mixture).z, (z, log_pi), repeats)
+
+
+def train_and_test(
+    modules: tuple[torch.nn.Module, torch.nn.Module],
+    base: Callable[[], Tensor],
+    other: Callable[[], Tensor],
+    inputs: tuple[Tensor, ...],
+    repeats: int,
+) -> Result:
+    """Compare what two modules compute of their inputs, with the gradient in training mode, then without."""
+    leaves = [*inputs, *modules[0].parameters(), *modules[1].parameters()]
 
     def forget() -> None:
         for leaf in leaves:
             leaf.grad = None
 
-    def ordinary_step() -> None:
-        ordinary(z).sum().backward()
-
-    def weighted_step() -> None:
-        weighted(mixture).z.sum().backward()
-
-    train = compare(ordinary_step, weighted_step, repeats, forget)
-    ordinary.eval()
-    weighted.eval()
+    train = compare(lambda: base().sum().backward(), lambda: other().sum().backward(), repeats, forget)
+    for module in modules:
+        module.eval()
     with torch.no_grad():
-        test = compare(lambda: ordinary(z), lambda: weighted(mixture), repeats)
+        test = compare(base, other, repeats)
     return Result(*train, *test)
 
 

@@ -226,26 +226,20 @@ def parse(command: Command, arguments: list[str]) -> tuple[Callable[..., None], 
 
 
 def call(command: Callable[..., None], given: argparse.Namespace) -> None:
-    positional: list[Any] = []
-    named: dict[str, Any] = {}
-    kinds = get_type_hints(command)
-    for name, parameter in inspect.signature(command).parameters.items():
+    kinds, signature = get_type_hints(command), inspect.signature(command)
+    values: dict[str, Any] = {}
+    for name, parameter in signature.parameters.items():
         kind, value = kinds[name], vars(given).get(name, parameter.default)
         if is_dataclass(kind):
             value = _settings(kind, given, given.config if name == "config" else [])
             if getattr(given, "print_config", False):
                 print(yaml.safe_dump(files.as_builtins(value), sort_keys=False), end="")
                 raise SystemExit(0)
-        elif parameter.kind is parameter.VAR_POSITIONAL:
-            positional += value
-            continue
-        elif value is not None and value is not parameter.default:
+        elif parameter.kind is not parameter.VAR_POSITIONAL and value is not None and value is not parameter.default:
             value = convert(kind, value, (f"--{name}",))
-        if parameter.kind is parameter.KEYWORD_ONLY:
-            named[name] = value
-        else:
-            positional.append(value)
-    command(*positional, **named)
+        values[name] = value
+    bound = inspect.BoundArguments(signature, values)  # pyright: ignore[reportArgumentType]
+    command(*bound.args, **bound.kwargs)
 
 
 def _settings(kind: Any, given: argparse.Namespace, named: Sequence[str]) -> Any:

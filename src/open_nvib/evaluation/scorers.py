@@ -1,9 +1,7 @@
 """Scorers: models that are trained on texts and give other texts a likelihood.
 
-The causal scorer is a language model. The copying scorer is an autoencoder, which sees the sentence that it scores.
-Published perplexities near 1 imply such a scorer. It measures how well a sentence is copied and gives every sentence,
-also one of random tokens, a perplexity near 1: `docs/scorers.md` shows it by experiment. It is here for comparison with
-those numbers and for nothing else.
+The causal scorer is a language model. The copying scorer is an autoencoder, which sees the sentence that it scores. It
+is for comparison with published perplexities near 1 alone: see `docs/scorers.md`.
 
 A judge is a pretrained language model, which is not trained here and has a tokenizer of its own, so that its
 perplexities are by word.
