@@ -17,20 +17,11 @@ Rows = list[list[str]]
 
 def tables(folder: Path) -> dict[str, str]:
     """Make every table whose measurement is in the folder, by its name."""
-    makers = {
-        "identity": identity,
-        "cost": cost,
-        "sentiment": sentiment,
-        "retrieval": retrieval,
-        "choice": choice,
-        "noise": noise,
-    }
-    files = {"choice": "noise"}
     found = {}
-    for name, make in makers.items():
-        file = folder / f"{files.get(name, name)}.json"
+    for make in (identity, cost, sentiment, retrieval, choice, noise):
+        file = folder / f"{'noise' if make is choice else make.__name__}.json"
         if file.exists():
-            found[name] = markdown(make(json.loads(file.read_text())))
+            found[make.__name__] = markdown(make(json.loads(file.read_text())))
     return found
 
 

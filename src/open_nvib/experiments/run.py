@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from open_nvib.experiments.cell import Outcome, finished_result, is_alive, read_state, settings_conflict
 from open_nvib.experiments.engines import Engine
@@ -14,7 +14,7 @@ from open_nvib.store.files import InputError, write_json
 from open_nvib.store.runs import read_lengths, read_log, run_being_written
 
 StatusName = Literal["done", "running", "interrupted", "failed", "waiting"]
-STATUS_NAMES: tuple[StatusName, ...] = ("done", "running", "interrupted", "failed", "waiting")
+STATUS_NAMES: tuple[StatusName, ...] = get_args(StatusName)
 
 
 def run_experiment(

@@ -43,7 +43,9 @@ class Measure:
         """Write the mean, and ± the deviation if there is one; a dash for None."""
         if value is None:
             return NOT_MEASURED
-        decimals = decimals_of_perplexity(value.mean) if self.decimals is None else self.decimals
+        size, decimals = abs(value.mean), self.decimals
+        if decimals is None:  # a perplexity near 1 and one in the thousands share a column
+            decimals = 2 if size < 100 else 1 if size < 1000 else 0
         mean = write_number(self.scale * value.mean, decimals)
         if value.sd is None or not self.deviates:
             return mean
@@ -142,11 +144,6 @@ MINUS = "−"
 LARGE = 1e7
 """Numbers from here on are written as powers of ten, such as the perplexity of a model that has not learned yet."""
 _RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
-
-
-def decimals_of_perplexity(value: float) -> int:
-    """Choose fewer decimals the larger a perplexity is: one near 1 and one in the thousands share a column."""
-    return 2 if abs(value) < 100 else 1 if abs(value) < 1000 else 0
 
 
 def write_number(value: float, decimals: int) -> str:

@@ -54,9 +54,9 @@ def check_number(name: str, value: Any, where: str = "") -> None:
         raise InputError(f"{where}{name} is {in_one_line(repr(value))}, expected {expected}.")
 
 
-def check_numbers(settings: Any, *kinds: Any, where: str = "") -> None:
-    """Check the numbers of settings, and of their schedules: the fields of `kinds`, or of their own class."""
-    for option in (option for kind in kinds or (settings,) for option in fields(kind)):
+def check_numbers(settings: Any, kind: Any = None, *, where: str = "") -> None:
+    """Check the numbers of settings, and of their schedules: the fields of `kind`, or of their own class."""
+    for option in fields(kind or settings):
         value = getattr(settings, option.name)
         for number in (value.start, value.end) if isinstance(value, Schedule) else (value,):
             check_number(option.name, number, where)

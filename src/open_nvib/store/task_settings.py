@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from open_nvib.store.files import InputError
 from open_nvib.store.settings import check_numbers
@@ -102,7 +102,7 @@ def _check_partition(name: str, bounds: Sequence[int]) -> None:
 
 
 Part = Literal["reconstruction", "generation", "latent", "interpolation", "number"]
-PARTS: tuple[Part, ...] = ("reconstruction", "generation", "latent", "interpolation", "number")
+PARTS: tuple[Part, ...] = get_args(Part)
 
 
 @dataclass(frozen=True)

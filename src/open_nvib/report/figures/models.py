@@ -5,6 +5,7 @@ The paper's `fig:bleu-seq-vectors` (right) and `fig:number_vectors_OOD`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,9 +120,7 @@ def sample_lengths(evaluations: Sequence[Evaluation]) -> tuple[np.ndarray, np.nd
 
 def _shares(histograms: Sequence[Sequence[int]]) -> np.ndarray | None:
     """Percent of all histograms together; None where all are empty."""
-    total = np.zeros(max(map(len, histograms), default=0))
-    for histogram in histograms:
-        total[: len(histogram)] += histogram
+    total = np.array([sum(counts) for counts in zip_longest(*histograms, fillvalue=0)])
     return 100 * total / max(1.0, total.sum()) if total.size else None
 
 
