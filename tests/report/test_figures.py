@@ -67,8 +67,8 @@ def test_every_figure_is_light_and_labelled(results):
         "perplexity_kept": lambda: draw_points(results, selected, SCATTER_PLOTS["perplexity_kept"]),
         "bleu_kept": lambda: draw_points(results, selected, SCATTER_PLOTS["bleu_kept"]),
         "vectors": lambda: draw_vectors(evaluations, family="NVAE", name="best NVAE"),
-        "lengths": lambda: draw_sample_lengths([(row.title, row.family, row.evaluations) for row in results.rows]),
-        "interpolation": lambda: draw_paths([("a", "VT", evaluations)], 83.0),
+        "lengths": lambda: draw_sample_lengths(results),
+        "interpolation": lambda: draw_paths(results.measured, 83.0),
         "training": lambda: draw_training(log),
         "dial": lambda: draw_dial(results),
     }
@@ -121,7 +121,7 @@ def test_without_data_there_is_no_figure(results):
     t = [row for row in results.rows if row.name == "t"]
     empty = type(results)(results.plan, results.evaluation, tuple(t))
     assert draw_points(empty, None, SCATTER_PLOTS["bleu_perplexity"]) is None
-    assert draw_sample_lengths([]) is None
+    assert draw_sample_lengths(type(results)(results.plan, results.evaluation, ())) is None
     assert draw_paths([], None) is None
     assert draw_training([LogEntry(1, {})]) is None
     assert draw_vectors([], family="NVAE", name="x") is None

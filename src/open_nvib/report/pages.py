@@ -95,15 +95,12 @@ def _figures(
     results: Results, single: RowResults | None, name: str, on_paths: list[RowResults]
 ) -> dict[str, str | None]:
     """Draw what a run has as well: vectors kept by one model, lengths of samples, paths of some models."""
-    paths = [(row.title.replace("_", ""), row.family, row.evaluations) for row in on_paths]
-    titles = results.short_titles
-    sampled = [(f"{row.family} {titles[row.name]}", row.family, row.evaluations) for row in results.measured]
     real = results.real(FORWARD)
     return {
         "vectors_by_length": single and models.draw_vectors(single.evaluations, family=single.family, name=name),
         "number": draw_number(results),
-        "lengths": models.draw_sample_lengths(sampled),
-        "interpolation": models.draw_paths(paths, real and real.mean),
+        "lengths": models.draw_sample_lengths(results),
+        "interpolation": models.draw_paths(on_paths, real and real.mean),
     }
 
 

@@ -15,6 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from open_nvib.report.figures.style import REAL_TEXT, canvas, fit_perplexity, look_of, style, to_svg
+from open_nvib.report.results import Results, RowResults
 from open_nvib.store.evaluations import Evaluation
 from open_nvib.store.runs import LogEntry
 from open_nvib.text.drawing import BLUE, GREEN, LINE, MUTED, ORANGE, PALETTE, PAPER, PINK, VERMILION, save_figure
@@ -22,7 +23,6 @@ from open_nvib.text.drawing import BLUE, GREEN, LINE, MUTED, ORANGE, PALETTE, PA
 if TYPE_CHECKING:  # it imports datasets
     from open_nvib.text.data import Prepared
 
-Model = tuple[str, str, Sequence[Evaluation]]  # title, family, and the evaluation of each seed
 STRIDE = 0.5  # of the baseline beside which the paper draws its model: every second vector is dropped
 
 
@@ -124,24 +124,24 @@ def _shares(histograms: Sequence[Sequence[int]]) -> np.ndarray | None:
     return 100 * total / max(1.0, total.sum()) if total.size else None
 
 
-def draw_sample_lengths(models: Sequence[Model]) -> str | None:
-    """Draw a small panel for each model that was sampled, at most 16, in the order given."""
-    found = [(title, family, sample_lengths(evaluations)) for title, family, evaluations in models]
-    rows = [(title, family, *shares) for title, family, shares in found if shares][:MOST_PANELS]
+def draw_sample_lengths(results: Results) -> str | None:
+    """Draw a small panel for each row that was sampled, at most 16, in their order."""
+    found = [(row, sample_lengths(row.evaluations)) for row in results.measured]
+    rows = [(row, *shares) for row, shares in found if shares][:MOST_PANELS]
     if not rows:
         return None
     columns = min(PANELS_IN_A_LINE, len(rows))
     lines = -(-len(rows) // columns)
-    shown = [shares for *_, samples, data in rows for shares in (samples, data)]
+    shown = [shares for _, *both in rows for shares in both]
     last = max(int(np.searchsorted(shares.cumsum(), 100 * SHARE_SHOWN)) for shares in shown)
     highest = max(float(shares.max()) for shares in shown)
     with style():
         width, height = (4.8, 2.8) if len(rows) == 1 else (7.2, 0.55 + 1.35 * lines)
         figure, grid = canvas(height, columns=columns, rows=lines, width=width, sharex=True, sharey=True, squeeze=False)
-        for axes, (title, family, samples, data) in zip(grid.flat, rows, strict=False):
+        for axes, (row, samples, data) in zip(grid.flat, rows, strict=False):
             axes.fill_between(np.arange(len(data)), data, step="mid", color=LINE, edgecolor=MUTED, lw=0.6, label="data")
-            axes.step(np.arange(len(samples)), samples, where="mid", color=look_of(family).colour, lw=1.5)
-            axes.set_title(title, fontsize=7.5, pad=3)
+            axes.step(np.arange(len(samples)), samples, where="mid", color=look_of(row.family).colour, lw=1.5)
+            axes.set_title(f"{row.family} {results.short_titles[row.name]}", fontsize=7.5, pad=3)
             axes.xaxis.set_major_locator(MaxNLocator(4, integer=True))
             axes.set(xlim=(0, last + 1), ylim=(0, 1.06 * highest))
         for axes in grid.flat[len(rows) :]:
@@ -161,15 +161,15 @@ def path_perplexity(evaluations: Sequence[Evaluation]) -> np.ndarray | None:
     return np.array(lines, dtype=float) if len({len(line) for line in lines}) == 1 else None
 
 
-def draw_paths(models: Sequence[Model], real: float | None) -> str | None:
-    """Draw a line for each model over the weight of the second text; `real` is the perplexity of held-out text."""
-    found = [(title, family, path_perplexity(evaluations)) for title, family, evaluations in models]
-    paths = [(title, look_of(family), lines) for title, family, lines in found if lines is not None]
+def draw_paths(rows: Sequence[RowResults], real: float | None) -> str | None:
+    """Draw a line for each row over the weight of the second text; `real` is the perplexity of held-out text."""
+    paths = [(row, lines) for row in rows if (lines := path_perplexity(row.evaluations)) is not None]
     if not paths:
         return None
     with style():
         figure, axes = canvas(3.4, width=5.6)
-        for title, look, lines in paths:
+        for row, lines in paths:
+            look, title = look_of(row.family), row.title.replace("_", "")
             across, mean = np.linspace(0, 1, lines.shape[1]), lines.mean(0)
             if len(lines) > 1:
                 sd = lines.std(0, ddof=1)
@@ -178,7 +178,7 @@ def draw_paths(models: Sequence[Model], real: float | None) -> str | None:
         if real is not None:
             axes.axhline(real, **REAL_TEXT, label="real text")
         axes.set(xlabel="weight of the second text", ylabel="perplexity of the texts")
-        values = [value for *_, lines in paths for value in lines.flat] + ([] if real is None else [real])
+        values = [value for _, lines in paths for value in lines.flat] + ([] if real is None else [real])
         fit_perplexity(axes, "y", values)
         axes.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0\nfirst text", "0.25", "0.5", "0.75", "1\nsecond text"])
         figure.legend(loc="outside upper center", ncols=min(3, len(paths) + 1))
