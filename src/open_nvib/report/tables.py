@@ -95,12 +95,9 @@ def _table(
     for row in rows:
         numbers = [column.write(row.mean(column.read)) for column in columns]
         numbers += [_TWO_DECIMALS.write(getattr(row.paper, column.paper) if row.paper else None) for column in in_paper]
-        lines.append((row.title + (MARK if row is marked else ""), *([_seeds(row)] if seeds else []), *numbers))
+        there, planned = len(row.evaluations), len(row.plan.seeds)
+        of_seeds = [str(there) if there == planned else f"{there} of {planned}"] if seeds else []
+        lines.append((row.title + (MARK if row is marked else ""), *of_seeds, *numbers))
     if real and any(of_real_text := [real_text(results, column) for column in columns]):
         lines.append(("real text held out", *([""] if seeds else []), *of_real_text, *("" for _ in in_paper)))
     return Table(("model", *(["seeds"] if seeds else []), *titles), tuple(lines))
-
-
-def _seeds(row: RowResults) -> str:
-    there, planned = len(row.evaluations), len(row.plan.seeds)
-    return str(there) if there == planned else f"{there} of {planned}"
