@@ -74,11 +74,15 @@ def test_the_mean_of_a_vector_depends_on_those_before_it_alone(z):
             torch.testing.assert_close(found[row, i - 1], expected)
 
 
+def standardise(prior: LearnedPrior, vectors: torch.Tensor) -> torch.Tensor:
+    return (vectors - prior.centre) / prior.scale
+
+
 def test_draws_have_the_moments_of_the_model():
     """Two vectors, 4,000 draws: mean and covariance within six standard errors of their largest; fails once in 10⁶."""
     prior, count, scale = make_prior(), 4000, 0.5
     lengths, two = torch.full((count,), 8), torch.full((count,), 2)
-    drawn = prior.standardise(prior.draw(lengths, two, torch.Generator().manual_seed(0), noise_scale=scale))
+    drawn = standardise(prior, prior.draw(lengths, two, torch.Generator().manual_seed(0), noise_scale=scale))
     start = torch.cdist(drawn[:, 0], prior.starts).argmin(-1)  # they are far from each other
     assert start.double().mean().item() == pytest.approx(0.75, abs=6 * (0.75 * 0.25 / count) ** 0.5)
     second = regressors(drawn[:, :1], lengths, two)[:, -1] @ prior.weight
@@ -92,7 +96,7 @@ def test_draws_have_the_moments_of_the_model():
 
 def test_without_noise_the_draws_are_the_means():
     prior = make_prior()
-    drawn = prior.standardise(prior.draw(LENGTHS, COUNTS, noise_scale=0.0))
+    drawn = standardise(prior, prior.draw(LENGTHS, COUNTS, noise_scale=0.0))
     torch.testing.assert_close(torch.cdist(drawn[:, 0], prior.starts).amin(-1), torch.zeros(BATCH).double())
     torch.testing.assert_close(drawn[:, 1:], regressors(drawn[:, :-1], LENGTHS, COUNTS) @ prior.weight)
 
@@ -108,7 +112,7 @@ def test_fitting_finds_the_process_that_made_the_vectors(monkeypatch):
     assert found.settings.counts == ((11, MOST, count),)
     later, first = [], []
     for prior in (truth, found):
-        z = prior.standardise(drawn[1])
+        z = standardise(prior, drawn[1])
         residual = (z[:, 1:] - regressors(z[:, :-1], lengths, counts) @ prior.weight).flatten(0, 1)
         later.append(log_density(prior, residual, prior.noise).mean())
         mixture = torch.stack([log_density(prior, z[:, 0] - start, prior.start_noise) for start in prior.starts], -1)

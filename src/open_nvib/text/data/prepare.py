@@ -3,14 +3,10 @@
 import itertools
 import multiprocessing
 import os
-import re
-import shutil
 import signal
-import socket
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -19,35 +15,12 @@ import numpy as np
 from jaxtyping import Int
 from tqdm.auto import tqdm
 
-from open_nvib.store.files import (
-    MANIFEST,
-    InputError,
-    damaged,
-    obstacle_to_writing,
-    read_manifest,
-    write_json,
-    write_manifest,
-    writing_to,
-)
+from open_nvib.store import files
+from open_nvib.store.files import InputError
 from open_nvib.store.task_settings import TRAINED_TOKENIZER, PrepareConfig, Recipe, recipe_settings
+from open_nvib.text.data import prepared
 from open_nvib.text.data.markup import UNKNOWN
-from open_nvib.text.data.prepared import (
-    OLD,
-    PARTIAL,
-    PICTURE,
-    RECORD,
-    SCORERS,
-    TOKENIZER,
-    Counts,
-    PartitionCounts,
-    Prepared,
-    PreparedRecord,
-    abandoned,
-    dropped,
-    is_prepared,
-    load_prepared,
-    restore_replaced,
-)
+from open_nvib.text.data.prepared import Counts, PartitionCounts, Prepared, PreparedRecord, is_prepared, load_prepared
 from open_nvib.text.data.sentences import SPLITS, Found, assign_splits, batches, find, sample
 from open_nvib.text.data.sources import Source, digest, open_source
 from open_nvib.text.data.tokenizer import (
@@ -73,8 +46,8 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
             something else. Data of another recipe is replaced only with `overwrite`, anything else never.
     """
     output = Path(config.output).expanduser()
-    restore_replaced(output)
-    check_output(output)
+    prepared.restore_replaced(output)
+    prepared.check_output(output)
     existing = load_prepared(output) if is_prepared(output) else None
     try:
         source = open_source(config)
@@ -92,7 +65,7 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
                 f"{output}: holds data of another recipe ({'; '.join(different)}). Give another output, or replace it "
                 f"with `nvib prepare --overwrite`."
             )
-        check_only_ours(output)
+        prepared.check_only_ours(output)
     # Load a given tokenizer first, so that a wrong one is found before the long work.
     settings = dict(recipe.config)
     if config.tokenizer == TRAINED_TOKENIZER:
@@ -104,7 +77,7 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
             )
     else:
         tokenizer = load_tokenizer(config.tokenizer, lowercase=config.lowercase)
-    with writing(output) as directory:
+    with prepared.writing(output) as directory:
         found = collect(config, source)
         splits = assign_splits(len(found.sentences), seed=config.seed)
         if tokenizer is None:
@@ -116,7 +89,7 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
         texts = [text.replace(UNKNOWN, unknown) for text in found.sentences]
         encoded = encode(tokenizer, texts)
         counts = _write_partitions(config, found, splits, encoded, texts, directory)
-        tokenizer.save_pretrained(str(directory / TOKENIZER))
+        tokenizer.save_pretrained(str(directory / prepared.TOKENIZER))
         judged = {part.drops_residue(config.drop_residue) for part in source.parts}
         settings["drop_residue"] = judged.pop() if len(judged) == 1 else config.drop_residue
         record = PreparedRecord(
@@ -125,8 +98,8 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False) -> Prepared:
             counts=counts,
             lengths=tuple(np.bincount(encoded.lengths).tolist()),
         )
-        write_json(directory / RECORD, record, indent=1)
-        write_manifest(directory, [file for file in directory.rglob("*") if file.is_file()])
+        files.write_json(directory / prepared.RECORD, record, indent=1)
+        files.write_manifest(directory, [file for file in directory.rglob("*") if file.is_file()])
     return load_prepared(output)
 
 
@@ -156,7 +129,7 @@ def collect(config: PrepareConfig, source: Source) -> Found:
         if total == config.limit:
             break
     if not distinct:
-        why = " and ".join(dropped(residue, long_words)) or "it is blank"
+        why = " and ".join(prepared.dropped(residue, long_words)) or "it is blank"
         raise InputError(f"{config.source}: no sentence found, {why}.")
     return Found(list(distinct), residue, long_words, duplicates=total - len(distinct))
 
@@ -222,7 +195,7 @@ def _write_partitions(
         partitions[name] = PartitionCounts(int(candidates.sum()), *map(len, rows), train_lengths=train_lengths)
     if not partitions:
         bounds = ", ".join(f"{name} ({low}-{high} tokens)" for name, (low, high) in config.partitions.items())
-        why = "".join(f" {reason}." for reason in dropped(found.residue, found.long_words))
+        why = "".join(f" {reason}." for reason in prepared.dropped(found.residue, found.long_words))
         raise InputError(
             f"{config.source}: no partition of {bounds} has training, validation and test sentences. The "
             f"{len(lengths):,} sentences have {lengths.min()} to {lengths.max()} tokens: give more text, or other "
@@ -261,56 +234,3 @@ def save_rows(encoded: Encoded, texts: Sequence[str], rows: Int[np.ndarray, " so
     finally:
         if shown:
             datasets.enable_progress_bars()
-
-
-# The output directory: never half-written, and never written over something else.
-
-
-def check_output(output: Path) -> None:
-    """Check that the output is new, an empty directory, or prepared data."""
-    if output.is_dir() and (is_prepared(output) or not any(output.iterdir())):
-        return
-    if output.exists() or output.is_symlink():
-        raise InputError(
-            f"{output}: exists and is not prepared data, so it is left alone. "
-            f"Give another --output, or remove it first."
-        )
-
-
-def check_only_ours(data: Path) -> None:
-    """Check that prepared data, which is to be replaced, has no file in it that open_nvib did not write."""
-    try:
-        ours = {MANIFEST, PICTURE, *read_manifest(data)}
-    except (OSError, ValueError) as error:
-        raise damaged(data / MANIFEST, error, fix=f"Remove {data} first, or give another --output.") from error
-    for path in sorted(data.rglob("*")):
-        name = path.relative_to(data).as_posix()
-        if name not in ours and not name.startswith(f"{SCORERS}/") and (path.is_symlink() or not path.is_dir()):
-            raise InputError(
-                f"{path}: is not a file of prepared data, and {data} is to be replaced. Move it away first, or give "
-                f"another --output."
-            )
-
-
-@contextmanager
-def writing(output: Path) -> Iterator[Path]:
-    """Make a directory beside `output` to write to. It replaces `output` if all goes well, else it is removed."""
-    if why := obstacle_to_writing(output.parent):
-        raise InputError(f"{output}: cannot be written ({why}). Give another --output.")
-    host = socket.gethostname()
-    for path in [*abandoned(output, PARTIAL, re.escape(host)), *abandoned(output, OLD, re.escape(host))]:
-        shutil.rmtree(path, ignore_errors=True)
-    fresh, old = (output.parent / f".{output.name}{mark}{host}-{os.getpid()}" for mark in (PARTIAL, OLD))
-    with writing_to(output, remove=False):
-        fresh.mkdir()
-        try:
-            yield fresh
-            check_output(output)  # again: minutes have passed
-            if is_prepared(output):
-                check_only_ours(output)
-            if output.exists():
-                output.rename(old)  # `restore_replaced` puts it back if this process is killed now
-            fresh.rename(output)
-            shutil.rmtree(old, ignore_errors=True)
-        finally:
-            shutil.rmtree(fresh, ignore_errors=True)

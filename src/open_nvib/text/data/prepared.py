@@ -1,4 +1,4 @@
-"""Read prepared data.
+"""Prepared data on disk: reading it, and writing all of it or nothing.
 
 manifest.json   size and SHA-256 of every file
 recipe.json     `PreparedRecord`: what the data was made from and how, counts, and the lengths of the sentences
@@ -11,7 +11,10 @@ scorers/        models that were trained on the data by `nvib evaluate`
 import json
 import os
 import re
+import shutil
+import socket
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +25,8 @@ import numpy as np
 from jaxtyping import Int
 from transformers import PreTrainedTokenizerBase
 
-from open_nvib.store.files import InputError, check_manifest, damaged, is_running, read_record, read_stored
+from open_nvib.store import files
+from open_nvib.store.files import MANIFEST, InputError
 from open_nvib.store.task_settings import Recipe
 from open_nvib.text.data.sentences import LONGEST_WORD, SPLITS
 from open_nvib.text.opening import open_tokenizer, opening
@@ -107,7 +111,7 @@ class Prepared:
     @cached_property
     def tokenizer(self) -> PreTrainedTokenizerBase:
         """The tokenizer, with pad, unk, bos and eos tokens."""
-        check_manifest(self.path, fix=_FIX, prefix=f"{TOKENIZER}/")
+        files.check_manifest(self.path, fix=_FIX, prefix=f"{TOKENIZER}/")
         return open_tokenizer(self.path / TOKENIZER, fix=_FIX)
 
     def split(self, partition: str, split: str) -> "datasets.Dataset":
@@ -117,11 +121,11 @@ class Prepared:
         self._check("partition", partition, self.partitions)
         self._check("split", split, SPLITS)
         folder = self.path / partition / split
-        check_manifest(self.path, fix=_FIX, prefix=f"{partition}/{split}/")
+        files.check_manifest(self.path, fix=_FIX, prefix=f"{partition}/{split}/")
         with opening(folder, fix=_FIX):
             dataset = datasets.load_from_disk(str(folder))
         if not isinstance(dataset, datasets.Dataset) or "input_ids" not in dataset.column_names or not len(dataset):
-            raise damaged(folder, "expected sentences under `input_ids`", fix=_FIX)
+            raise files.damaged(folder, "expected sentences under `input_ids`", fix=_FIX)
         return dataset
 
     def length_histogram(self, partition: str) -> Int[np.ndarray, " longest"]:
@@ -174,7 +178,7 @@ def dropped(residue: int, long_words: int) -> list[str]:
 def is_prepared(path: Path) -> bool:
     """Tell whether the directory has a record of prepared data."""
     try:
-        return json.loads(read_stored(path / RECORD).decode()).get("format") == FORMAT
+        return json.loads(files.read_stored(path / RECORD).decode()).get("format") == FORMAT
     except (OSError, ValueError, AttributeError, RecursionError):
         return False
 
@@ -183,7 +187,7 @@ def abandoned(path: Path, mark: str, host: str = ".*") -> Iterator[Path]:
     """Find what killed processes of a host, a regular expression, left beside the data."""
     pattern = re.compile(rf"\.{re.escape(path.name)}{re.escape(mark)}{host}-(\d+)")
     for beside in path.parent.glob(f".*{mark}*"):
-        if (name := pattern.fullmatch(beside.name)) and not is_running(int(name[1])):
+        if (name := pattern.fullmatch(beside.name)) and not files.is_running(int(name[1])):
             yield beside
 
 
@@ -200,6 +204,59 @@ def load_prepared(path: str | Path) -> Prepared:
     if not is_prepared(path):
         found = "no such directory" if not path.exists() else f"this has no {RECORD} of prepared data"
         raise InputError(f"{path}: {found}, expected a directory that `nvib prepare --output {path}` writes.")
-    check_manifest(path, fix=_FIX, prefix=RECORD)
-    record = read_record(path / RECORD, PreparedRecord, fix=_FIX)
+    files.check_manifest(path, fix=_FIX, prefix=RECORD)
+    record = files.read_record(path / RECORD, PreparedRecord, fix=_FIX)
     return Prepared(path, record.recipe, record.counts, np.asarray(record.lengths, dtype=np.int64))
+
+
+# The output directory: never half-written, and never written over something else.
+
+
+def check_output(output: Path) -> None:
+    """Check that the output is new, an empty directory, or prepared data."""
+    if output.is_dir() and (is_prepared(output) or not any(output.iterdir())):
+        return
+    if output.exists() or output.is_symlink():
+        raise InputError(
+            f"{output}: exists and is not prepared data, so it is left alone. "
+            f"Give another --output, or remove it first."
+        )
+
+
+def check_only_ours(data: Path) -> None:
+    """Check that prepared data, which is to be replaced, has no file in it that open_nvib did not write."""
+    try:
+        ours = {MANIFEST, PICTURE, *files.read_manifest(data)}
+    except (OSError, ValueError) as error:
+        raise files.damaged(data / MANIFEST, error, fix=f"Remove {data} first, or give another --output.") from error
+    for path in sorted(data.rglob("*")):
+        name = path.relative_to(data).as_posix()
+        if name not in ours and not name.startswith(f"{SCORERS}/") and (path.is_symlink() or not path.is_dir()):
+            raise InputError(
+                f"{path}: is not a file of prepared data, and {data} is to be replaced. Move it away first, or give "
+                f"another --output."
+            )
+
+
+@contextmanager
+def writing(output: Path) -> Iterator[Path]:
+    """Make a directory beside `output` to write to. It replaces `output` if all goes well, else it is removed."""
+    if why := files.obstacle_to_writing(output.parent):
+        raise InputError(f"{output}: cannot be written ({why}). Give another --output.")
+    host = socket.gethostname()
+    for path in [*abandoned(output, PARTIAL, re.escape(host)), *abandoned(output, OLD, re.escape(host))]:
+        shutil.rmtree(path, ignore_errors=True)
+    fresh, old = (output.parent / f".{output.name}{mark}{host}-{os.getpid()}" for mark in (PARTIAL, OLD))
+    with files.writing_to(output, remove=False):
+        fresh.mkdir()
+        try:
+            yield fresh
+            check_output(output)  # again: minutes have passed
+            if is_prepared(output):
+                check_only_ours(output)
+            if output.exists():
+                output.rename(old)  # `restore_replaced` puts it back if this process is killed now
+            fresh.rename(output)
+            shutil.rmtree(old, ignore_errors=True)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)

@@ -96,7 +96,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
         hidden = self.eval().encoder.hidden_states(input_ids, mask)
         shift, factor = self.train(training).encoder.bottleneck.start_as_identity(hidden, mask)
         for layer in self.decoder.layers:
-            read_scaled(layer.cross_attention, shift, factor)  # pyright: ignore[reportArgumentType]
+            read_scaled(layer.cross_attention, shift, factor)
 
     def train_only(self, part: Literal["all", "decoder", "bottleneck"]) -> None:
         """Choose what is trained: all, the decoder with the bottleneck, or the bottleneck with what reads it."""
@@ -105,7 +105,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
             self.decoder.requires_grad_(True)
             self.head.requires_grad_(not self.config.tie_word_embeddings)
         for trained in (self.encoder.bottleneck, *(layer.cross_attention for layer in self.decoder.layers)):
-            trained.requires_grad_(True)  # pyright: ignore[reportCallIssue]
+            trained.requires_grad_(True)
 
     def embed(self, ids: Tensor, *, first: int = 0) -> Tensor:
         """Embed written tokens for the decoder; `first` is the position of the first one."""
@@ -150,7 +150,7 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, (NVIB, DenoisingAttention)):
+        if isinstance(module, (NVIB, DenoisingAttention, nn.LayerNorm)):
             module.reset_parameters()
         elif isinstance(module, nn.Linear):
             nn.init.xavier_uniform_(module.weight)
@@ -160,9 +160,6 @@ class TextAutoencoder(PreTrainedModel, GenerationMixin):
             nn.init.normal_(module.weight, std=self.config.d_model**-0.5)
             if module.padding_idx is not None:
                 nn.init.zeros_(module.weight[module.padding_idx])
-        elif isinstance(module, nn.LayerNorm):
-            nn.init.ones_(module.weight)
-            nn.init.zeros_(module.bias)
 
     def forward(
         self,

@@ -42,7 +42,8 @@ class PretrainedEncoder(TextEncoder):
     def __init__(self, config: TextAutoencoderConfig, whole: Any) -> None:
         super().__init__()
         kind = decoder_kind(whole.config)
-        self.embedding = TokenEmbedding(config, kind.embedding_scale(whole.config))
+        scaled = getattr(whole.config, "scale_embedding", False)
+        self.embedding = TokenEmbedding(config, math.sqrt(whole.config.d_model) if scaled else 1.0)
         self.stack = whole.get_encoder()
         self.stack.set_input_embeddings(None)  # pyright: ignore[reportArgumentType]  # it is given embedded tokens
         self.bottleneck = make_bottleneck(config)
@@ -134,11 +135,6 @@ class PretrainedDecoder(TextDecoder):
     def before(cls, pretrained: Any) -> list[int]:
         """Return the special tokens that the tokenizer puts before a text; the end follows every text."""
         return [pretrained.bos_token_id] if cls.has_begin else []
-
-    @staticmethod
-    def embedding_scale(pretrained: Any) -> float:
-        """Return the factor of embedded tokens."""
-        return math.sqrt(pretrained.d_model) if getattr(pretrained, "scale_embedding", False) else 1.0
 
 
 class T5Decoder(PretrainedDecoder):

@@ -209,7 +209,8 @@ class Bottleneck(nn.Module):
 
     def mean_sigma(self, latent: Any) -> Float[Tensor, ""] | None:
         """Return the mean standard deviation of all vectors, the prior's component included; None without noise."""
-        return None if latent.log_sigma is None else latent.log_sigma.detach()[latent.mask].exp().mean()
+        there = latent.mask if latent.alpha is None else latent.mask & (latent.alpha > 0)
+        return None if latent.log_sigma is None else latent.log_sigma.detach()[there].exp().mean()
 
     def component_of_token(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Indices:
         """Return the index in the latent of the vector that holds most of each token; -1 for a dropped token."""
@@ -414,9 +415,6 @@ class NVIBBottleneck(Bottleneck):
             log_pi=torch.cat([log_pi, prior.alpha0_p.log().expand(len(features), 1)], 1).log_softmax(-1),
             spread=F.pad(torch.zeros_like(log_pi), (0, 1), value=spread.item()),
         )
-
-    def mean_sigma(self, latent: Posterior) -> Float[Tensor, ""]:
-        return latent.log_sigma.detach()[latent.mask & (latent.alpha > 0)].exp().mean()
 
     def component_of_token(self, hidden: Hidden, mask: TokenMask, request: VectorRequest | None = None) -> Indices:
         return self.nvib.component_of_token(hidden, mask, request)

@@ -7,6 +7,9 @@ from transformers import PreTrainedConfig
 
 from open_nvib.store.settings import BottleneckKind, ScheduledValues, check_model_options, check_numbers
 
+LOSS_PARTS = ("cross_entropy", "kl_gaussian", "kl_dirichlet", "kept", "alpha0", "sigma")
+"""Entries of `AutoencoderOutput` that are logged and measured."""
+
 
 @strict
 class TextAutoencoderConfig(PreTrainedConfig):
@@ -24,15 +27,7 @@ class TextAutoencoderConfig(PreTrainedConfig):
         "num_hidden_layers": "decoder_layers",
         "num_attention_heads": "heads",
     }
-    keys_to_ignore_at_inference: ClassVar[list[str]] = [
-        "cross_entropy",
-        "kl_gaussian",
-        "kl_dirichlet",
-        "kept",
-        "alpha0",
-        "sigma",
-        "past_key_values",
-    ]
+    keys_to_ignore_at_inference: ClassVar[list[str]] = [*LOSS_PARTS, "past_key_values"]
 
     # ModelSettings; `pretrained` is the config of the pretrained model here
     bottleneck: BottleneckKind = "nvae"

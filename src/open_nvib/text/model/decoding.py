@@ -18,9 +18,8 @@ from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
 from open_nvib.text.model.autoencoder import IGNORED, LatentOutput, TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
+from open_nvib.text.model.configuration import LOSS_PARTS
 
-LOSS_PARTS = ("cross_entropy", "kl_gaussian", "kl_dirichlet", "kept", "alpha0", "sigma")
-"""Entries of `AutoencoderOutput` that are logged and measured."""
 BATCH = 256
 """Texts that are encoded or decoded at once."""
 BATCHES_IN_POOL = 50
@@ -71,9 +70,8 @@ class LengthGroupedSampler(Sampler[int]):
         order = torch.cat([pool[self.lengths[pool].argsort(stable=True)] for pool in pools])
         batches = list(order.split(self.batch_size))
         incomplete = [batches.pop()] if len(batches[-1]) < self.batch_size else []  # stays last, where it may be left
-        for index in torch.randperm(len(batches), generator=generator).tolist():
-            yield from batches[index].tolist()
-        for batch in incomplete:
+        shuffled = [batches[index] for index in torch.randperm(len(batches), generator=generator).tolist()]
+        for batch in (*shuffled, *incomplete):
             yield from batch.tolist()
 
 
@@ -205,18 +203,17 @@ def reconstruct_ids(
 @torch.no_grad()
 def evaluate_losses(model: TextAutoencoder, texts: Texts, request: VectorRequest | None = None) -> dict[str, float]:
     """Measure the cross-entropy per token and the KL at the mean of the latent, averaged as the loss averages them."""
-    tokens = texts_seen = 0
+    tokens = 0
     sums: dict[str, float] = {}
     for indices, batch in in_batches(texts, BATCH, len):
         inputs = make_batch(model, batch)
         output = model(**inputs, sample=False, request=request and request[indices])
         weight = {"cross_entropy": int((inputs["labels"] >= 0).sum())}
         tokens += weight["cross_entropy"]
-        texts_seen += len(batch)
         for name in LOSS_PARTS:
             if output.get(name) is not None:
                 sums[name] = sums.get(name, 0.0) + output[name].item() * weight.get(name, len(batch))
-    metrics = {name: total / (tokens if name == "cross_entropy" else texts_seen) for name, total in sums.items()}
+    metrics = {name: total / (tokens if name == "cross_entropy" else len(texts)) for name, total in sums.items()}
     metrics["loss"] = metrics.pop("cross_entropy")
     metrics["perplexity"] = math.exp(min(metrics["loss"], 50.0))
     return metrics

@@ -223,6 +223,7 @@ class TextDecoder(nn.Module):
     """
 
     head_bias: bool = False
+    layers: Any  # an nn.ModuleList, whose items the type checker would take for modules without methods
 
     def __init__(self, layers: Iterable[ReadingLayer], norm: nn.Module, reading: str) -> None:
         super().__init__()
@@ -236,7 +237,7 @@ class TextDecoder(nn.Module):
         """Project the mixture for each layer, once for a whole sequence."""
         if self.reading == "points" and isinstance(mixture, GaussianMixture):
             mixture = mixture.points()
-        return [layer.cross_attention.project(mixture) for layer in self.layers]  # pyright: ignore[reportCallIssue, reportAttributeAccessIssue]
+        return [layer.cross_attention.project(mixture) for layer in self.layers]
 
     def forward(self, hidden: Tensor, memories: list[Projected], cache: Cache | None = None) -> Tensor:
         for layer, memory in zip(self.layers, memories, strict=True):

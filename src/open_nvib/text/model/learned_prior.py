@@ -96,9 +96,6 @@ class LearnedPrior:
         if size != expected:
             raise ValueError(f"LearnedPrior: weight has {size} rows, expected {expected}.")
 
-    def standardise(self, vectors: Rows) -> Rows:
-        return (vectors - self.centre) / self.scale
-
     def draw(
         self, lengths: Counts, counts: Counts, generator: Noise = None, *, noise_scale: float = NOISE_SCALE
     ) -> Rows:

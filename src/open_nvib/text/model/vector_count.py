@@ -221,8 +221,7 @@ class Tries:
         inputs = make_batch(model, texts)
         self.model, self.mask, self.labels = model, inputs["attention_mask"].bool(), inputs["labels"]
         self.hidden = model.encoder.hidden_states(inputs["input_ids"], self.mask)
-        first: Any = model.decoder.layers[0]
-        self.written = first.recall(model.embed(model.shift_right(self.labels)))
+        self.written = model.decoder.layers[0].recall(model.embed(model.shift_right(self.labels)))
 
     def latents(self, rows: Tensor, request: VectorRequest) -> list[Projected]:
         """Encode texts, given as rows of the batch, and project their latents for the decoder to read."""
@@ -233,17 +232,16 @@ class Tries:
         self, rows: Tensor, latents: list[Projected], positions: Tensor | None = None
     ) -> tuple[Float[Tensor, "rows n tokens"], Int[Tensor, "rows n"]]:
         """Return the logits at some positions of each text, or at all, and the tokens that should be there."""
-        model: Any = self.model
-        layers = model.decoder.layers
+        decoder = self.model.decoder
         if positions is None:
             positions = torch.arange(self.labels.shape[1], device=rows.device).expand(len(rows), -1)
         x = self.written[rows]
-        for index, (layer, latent) in enumerate(zip(layers, latents, strict=True)):
+        for index, (layer, latent) in enumerate(zip(decoder.layers, latents, strict=True)):
             x = layer.recall(x) if index else x
-            if layer is layers[-1]:  # nothing attends to the other positions any more
+            if layer is decoder.layers[-1]:  # nothing attends to the other positions any more
                 x = x.gather(1, positions.unsqueeze(-1).expand(-1, -1, x.shape[-1]))
             x = layer.read(x, latent)
-        return model.head(model.decoder.norm(x)), self.labels[rows].gather(1, positions)
+        return self.model.head(decoder.norm(x)), self.labels[rows].gather(1, positions)
 
 
 def _misses(logits: Tensor, labels: Tensor) -> Bool[Tensor, "rows n"]:

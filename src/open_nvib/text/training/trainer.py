@@ -16,16 +16,9 @@ from open_nvib.store.evaluations import WORSE_NLL
 from open_nvib.store.files import seal, writing_to
 from open_nvib.store.runs import LogEntry, append_log, read_log
 from open_nvib.store.settings import LossSettings
+from open_nvib.text.model import decoding
 from open_nvib.text.model.autoencoder import AutoencoderOutput, TextAutoencoder
-from open_nvib.text.model.decoding import (
-    LOSS_PARTS,
-    Collator,
-    LengthGroupedSampler,
-    evaluate_losses,
-    reading,
-    reconstruct_ids,
-    score_reconstruction,
-)
+from open_nvib.text.model.configuration import LOSS_PARTS
 
 COLLAPSED_KL = 0.05
 """KL, as it is in the loss, below which the latent may have collapsed."""
@@ -47,7 +40,7 @@ class AutoencoderTrainer(Trainer):
         say: Callable[[str], None] = print,
         **kwargs: Any,
     ) -> None:
-        collator = Collator(model.config.pad_token_id, model.config.eos_token_id)
+        collator = decoding.Collator(model.config.pad_token_id, model.config.eos_token_id)
         super().__init__(model, data_collator=collator, **kwargs)
         self.loss_is_scaled_for_ga = True
         self.settings, self.tokenizer, self.validation = settings, tokenizer, validation
@@ -121,10 +114,10 @@ class AutoencoderTrainer(Trainer):
 
     # The data
 
-    def _get_train_sampler(self, train_dataset: Any = None) -> LengthGroupedSampler:
+    def _get_train_sampler(self, train_dataset: Any = None) -> decoding.LengthGroupedSampler:
         dataset: Any = self.train_dataset if train_dataset is None else train_dataset
         batch = self.args.train_batch_size * self.args.gradient_accumulation_steps * max(1, self.args.world_size)
-        return LengthGroupedSampler(dataset.lengths, batch, seed=self.args.seed)
+        return decoding.LengthGroupedSampler(dataset.lengths, batch, seed=self.args.seed)
 
     # Evaluation
 
@@ -133,12 +126,12 @@ class AutoencoderTrainer(Trainer):
         model = self.autoencoder
         training = model.training
         model.eval()
-        metrics = evaluate_losses(model, self.validation)
+        metrics = decoding.evaluate_losses(model, self.validation)
         texts = self.validation[: self.bleu_sentences]
         metrics |= self._reconstruct(texts)
         if model.encoder.bottleneck.has_points and model.decoder.reading == "mean":
-            with reading(model, "points"):
-                metrics["points_loss"] = evaluate_losses(model, self.validation)["loss"]
+            with decoding.reading(model, "points"):
+                metrics["points_loss"] = decoding.evaluate_losses(model, self.validation)["loss"]
         self._warn(metrics, texts)
         model.train(training)
         metrics = {f"{metric_key_prefix}_{name}": value for name, value in metrics.items()}
@@ -149,8 +142,8 @@ class AutoencoderTrainer(Trainer):
         return metrics
 
     def _reconstruct(self, texts: list[list[int]], *, other_latents: bool = False) -> dict[str, float]:
-        decoded = reconstruct_ids(self.autoencoder, texts, other_latents=other_latents)
-        scores, _ = score_reconstruction(texts, decoded, self.tokenizer)
+        decoded = decoding.reconstruct_ids(self.autoencoder, texts, other_latents=other_latents)
+        scores, _ = decoding.score_reconstruction(texts, decoded, self.tokenizer)
         return scores
 
     def _warn(self, metrics: dict[str, float], texts: list[list[int]]) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import torch
 from jaxtyping import Bool, Float
@@ -136,8 +136,7 @@ def attention_map(model: TextAutoencoder, mixture: Mixture, ids: Sequence[int]) 
     written = torch.tensor([[model.config.decoder_start_token_id, *ids]], device=model.device)
     hidden = model.embed(written)
     maps = []
-    layers: Any = model.decoder.layers
-    for layer, memory in zip(layers, model.decoder.project(mixture), strict=True):
+    for layer, memory in zip(model.decoder.layers, model.decoder.project(mixture), strict=True):
         own = layer.recall(hidden)
         maps.append(layer.weights(own, memory)[0].mean(0))
         hidden = layer.read(own, memory)

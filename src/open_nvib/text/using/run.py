@@ -16,51 +16,16 @@ from transformers.utils.logging import disable_progress_bar
 from open_nvib._deprecation import warn_renamed
 from open_nvib.attention import Mixture
 from open_nvib.merging import VectorRequest
-from open_nvib.store import runs
-from open_nvib.store.files import (
-    InputError,
-    OutsideTraining,
-    check_characters,
-    check_manifest,
-    damaged,
-    digest_of_file,
-    in_one_line,
-    obstacle_to_writing,
-)
+from open_nvib.store import files, runs
+from open_nvib.store.files import InputError, OutsideTraining
 from open_nvib.store.settings import TrainConfig, check_number
 from open_nvib.text.data.tokenizer import token_names
+from open_nvib.text.model import decoding, learned_prior, vector_count
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import Latent
-from open_nvib.text.model.decoding import (
-    BATCH,
-    Texts,
-    decode,
-    detokenize,
-    encode,
-    encode_batches,
-    in_batches,
-    make_batch,
-    reconstruct_ids,
-)
-from open_nvib.text.model.learned_prior import (
-    FEWEST_TEXTS,
-    NOISE_SCALE,
-    PRIOR_SHARE,
-    LearnedPrior,
-    draw_numbers,
-    fit_prior,
-    load_prior,
-    save_prior,
-)
-from open_nvib.text.model.vector_count import (
-    Share,
-    VectorCounts,
-    Vectors,
-    check_any_number,
-    find_fewest,
-    make_request,
-    vectors_at,
-)
+from open_nvib.text.model.decoding import Texts, detokenize
+from open_nvib.text.model.learned_prior import FEWEST_TEXTS, NOISE_SCALE, PRIOR_SHARE, LearnedPrior
+from open_nvib.text.model.vector_count import Share, VectorCounts, Vectors, check_any_number, vectors_at
 from open_nvib.text.opening import find_device, open_tokenizer, open_weights, opening
 from open_nvib.text.using import publishing
 from open_nvib.text.using.inspection import LatentReport, TextReport, inspect_latent
@@ -125,7 +90,7 @@ class Run:
         outside = [text for text in ids if not low <= len(text) <= high]
         if not outside:
             return None
-        start = in_one_line(detokenize(self.tokenizer, [list(outside[0][:20])])[0], longest=40)
+        start = files.in_one_line(detokenize(self.tokenizer, [list(outside[0][:20])])[0], longest=40)
         tokens = "1 token" if len(outside[0]) == 1 else f"{len(outside[0])} tokens"
         others = len(outside) - 1
         also = f", as may {others:,} more text{'s' * (others != 1)}" if others else ""
@@ -187,12 +152,12 @@ class Run:
     ) -> Iterator[tuple[list[int], Latent]]:
         """Iterate over the latents of any number of texts as (indices, latent), in batches of similar length."""
         ids = self.tokenize(texts)
-        return encode_batches(self.model, ids, self.request(ids, vectors=vectors, share=share))
+        return decoding.encode_batches(self.model, ids, self.request(ids, vectors=vectors, share=share))
 
     def encode_ids(self, ids: Texts, request: VectorRequest | None = None) -> Latent:
         """Return the latents of texts that are tokenised already; `request` is that of `Run.request`."""
         self._check_ids(ids)
-        return encode(self.model, ids, request)
+        return decoding.encode(self.model, ids, request)
 
     def _check_ids(self, ids: Texts) -> None:
         if not ids:
@@ -208,7 +173,7 @@ class Run:
         """Return the number of vectors of each text as the encoder takes it; warn of lengths not seen in training."""
         if text := self.length_warning(ids):
             warnings.warn(text, OutsideTraining, stacklevel=3)
-        return make_request(self.model, ids, vectors=vectors, share=share)
+        return vector_count.make_request(self.model, ids, vectors=vectors, share=share)
 
     def find_fewest(self, texts: str | Sequence[str] | Sequence[Sequence[int]], *, max_wrong: int = 0) -> VectorCounts:
         """Find the fewest vectors from which each text is reconstructed exactly: see `vector_count.find_fewest`.
@@ -218,7 +183,7 @@ class Run:
         as_text = isinstance(texts, str) or not texts or isinstance(texts[0], str)
         ids: Any = self.tokenize(texts) if as_text else texts  # pyright: ignore[reportArgumentType]
         self._check_ids(ids)
-        return find_fewest(self.model, ids, max_wrong=max_wrong)
+        return vector_count.find_fewest(self.model, ids, max_wrong=max_wrong)
 
     def find_needed(self, *args: Any, **kwargs: Any) -> VectorCounts:
         """Old name of `find_fewest`."""
@@ -233,7 +198,7 @@ class Run:
         """
         if limits is None:
             limits = [self.longest if self.lengths is None else 2 * (len(self.lengths) - 1)] * len(mixture)
-        return detokenize(self.tokenizer, decode(self.model, mixture, torch.as_tensor(limits), **generation))
+        return detokenize(self.tokenizer, decoding.decode(self.model, mixture, torch.as_tensor(limits), **generation))
 
     def reconstruct(
         self,
@@ -250,7 +215,8 @@ class Run:
         """
         ids = self.tokenize(texts)
         request = self.request(ids, vectors=vectors, share=share)
-        return detokenize(self.tokenizer, reconstruct_ids(self.model, ids, request=request, seed=seed, **generation))
+        decoded = decoding.reconstruct_ids(self.model, ids, request=request, seed=seed, **generation)
+        return detokenize(self.tokenizer, decoded)
 
     def sample(
         self,
@@ -327,14 +293,14 @@ class Run:
         learned = self.learned_prior if prior == "learned" else None
         numbers = None if learned else self._numbers(lengths, vectors, share, generator)
         samples: list[list[int]] = [[]] * count
-        for indices, batch in in_batches(lengths.tolist(), BATCH, int, progress):
+        for indices, batch in decoding.in_batches(lengths.tolist(), decoding.BATCH, int, progress):
             chosen = None if numbers is None else numbers[indices]
             if learned is None:
                 mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta, vectors=chosen)
             else:
                 scale = NOISE_SCALE if noise_scale is None else noise_scale
                 mixture = learned.sample(self.model, torch.tensor(batch), generator, noise_scale=scale)
-            decoded = decode(self.model, mixture, 2 * torch.tensor(batch), **generation)
+            decoded = decoding.decode(self.model, mixture, 2 * torch.tensor(batch), **generation)
             for index, ids in zip(indices, decoded, strict=True):
                 samples[index] = ids
         return samples
@@ -343,12 +309,12 @@ class Run:
         self, lengths: Int[Tensor, " count"], vectors: int | None, share: float | None, generator: torch.Generator
     ) -> Int[Tensor, " count"] | None:
         """Return the number of vectors of each sample; None if it follows from the length."""
-        given = make_request(self.model, lengths.tolist(), vectors=vectors, share=share)
+        given = vector_count.make_request(self.model, lengths.tolist(), vectors=vectors, share=share)
         if given is not None:
             if share is not None:
                 return vectors_at(torch.as_tensor(given.share).cpu(), lengths)
             return torch.as_tensor(given.vectors).cpu().minimum(lengths)
-        return None if self.numbers is None else draw_numbers(self.numbers, lengths, generator)
+        return None if self.numbers is None else learned_prior.draw_numbers(self.numbers, lengths, generator)
 
     @property
     def has_learned_prior(self) -> bool:
@@ -361,7 +327,7 @@ class Run:
         path = self.path / runs.PRIOR
         if not self.has_learned_prior:
             raise InputError(f"{self.path}: has no learned prior. Fit one with `nvib fit-prior {self.path}`.")
-        found = load_prior(path, fix=FIT_AGAIN)
+        found = learned_prior.load_prior(path, fix=FIT_AGAIN)
         features = self.model.config.p + (self.model.encoder.bottleneck.delta is not None)  # an nvae's have a count
         if found.settings.model != self._weights_digest() or len(found.centre) != features:
             raise InputError(f"{path}: was fitted to other weights than those of this run. {FIT_AGAIN}")
@@ -369,7 +335,7 @@ class Run:
 
     def _weights_digest(self) -> str:
         inside = self.path / runs.MODEL / runs.WEIGHTS
-        return digest_of_file(inside if inside.is_file() else self.path / runs.WEIGHTS)
+        return files.digest_of_file(inside if inside.is_file() else self.path / runs.WEIGHTS)
 
     def fit_prior(self, ids: Texts, *, share: float | None = None) -> LearnedPrior:
         """Fit a prior to the latents of tokenised training texts, and write it to the run: `sample(prior="learned")`.
@@ -385,14 +351,14 @@ class Run:
         self._check_ids(ids)
         if len(ids) < FEWEST_TEXTS:
             raise InputError(f"ids has {len(ids)} texts, expected at least {FEWEST_TEXTS} to fit a prior to.")
-        if why := obstacle_to_writing(self.path):
+        if why := files.obstacle_to_writing(self.path):
             raise InputError(f"{self.path}: cannot be written ({why}). Copy the run to where it can be.")
         if share is not None:
             check_any_number(self.model)
         elif self.model.config.shares is not None:
             share = PRIOR_SHARE
-        fitted = fit_prior(self.model, ids, share=share, model_digest=self._weights_digest())
-        save_prior(fitted, self.path / runs.PRIOR)
+        fitted = learned_prior.fit_prior(self.model, ids, share=share, model_digest=self._weights_digest())
+        learned_prior.save_prior(fitted, self.path / runs.PRIOR)
         self.__dict__.pop("learned_prior", None)  # an earlier one
         return fitted
 
@@ -443,7 +409,7 @@ class Run:
     def inspect_ids(self, ids: Sequence[int], request: VectorRequest | None = None) -> LatentReport:
         """Return the latent of one text that is tokenised already, with a report on each of its tokens."""
         self._check_ids([ids])
-        inputs = make_batch(self.model, [ids])
+        inputs = decoding.make_batch(self.model, [ids])
         mask = inputs["attention_mask"].bool()
         encoder = self.model.encoder
         tokens = token_names(self.tokenizer, ids)
@@ -469,7 +435,7 @@ def _as_texts(texts: OneOrMore) -> list[str]:
     for index, text in enumerate(found):
         if not isinstance(text, str):
             raise InputError(f"texts[{index}] is of type {type(text).__name__}, expected str.")
-    check_characters(found)
+    files.check_characters(found)
     return found
 
 
@@ -481,13 +447,13 @@ def load_run(path: str | Path, *, device: str | None = None) -> Run:
         published = not (path / runs.CONFIG).is_file() and (path / MODEL_CONFIG).is_file()
         found = runs.is_run(path) or published
     except OSError as error:  # of a folder that may not be read
-        raise damaged(path, error, fix=runs.RESTORE) from error
+        raise files.damaged(path, error, fix=runs.RESTORE) from error
     if not found:
         kind = "there is no such directory" if not path.exists() else "this is not a run of open_nvib"
         raise InputError(f"{path}: {kind}, expected a directory that `nvib train --output {path}` writes.")
     if not published and not (path / runs.MODEL).is_dir():
         raise InputError(f"{path}: this run has no model yet. Run its `nvib train` command again to finish it.")
-    check_manifest(path, fix=runs.RESTORE)
+    files.check_manifest(path, fix=runs.RESTORE)
     disable_progress_bar()
     settings = None if published else runs.read_config(path)
     histogram = torch.tensor(runs.read_lengths(path).lengths) if (path / runs.LENGTHS).is_file() else None
