@@ -220,12 +220,9 @@ def save_rows(encoded: Encoded, texts: Sequence[str], rows: Int[np.ndarray, " so
     import datasets
     import pyarrow as pa
 
-    sizes = encoded.lengths[rows]
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    starts = (np.cumsum(encoded.lengths) - encoded.lengths)[rows]
-    positions = np.arange(offsets[-1]) - np.repeat(offsets[:-1] - starts, sizes)  # in encoded.ids
     # Offsets of 64 bits: a split of a large corpus has more than 2³¹ tokens.
-    ids = pa.LargeListArray.from_arrays(pa.array(offsets, pa.int64()), pa.array(encoded.ids[positions], pa.int32()))
+    offsets = pa.array(np.concatenate([[0], np.cumsum(encoded.lengths)]), pa.int64())
+    ids = pa.LargeListArray.from_arrays(offsets, pa.array(encoded.ids, pa.int32())).take(pa.array(rows))
     text = pa.array([texts[row] for row in rows], pa.large_string())
     shown = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()  # a bar for a tenth of a second tells nothing

@@ -119,17 +119,11 @@ class ScaledNorm(nn.Module):
 
 
 class PretrainedDecoder(TextDecoder):
-    """The decoder of a pretrained model; the kinds below are built from a configuration and the whole model.
+    """The decoder of a pretrained model; the kinds below are built from a configuration and the whole model."""
 
-    Attributes:
-        sizes: what `TextAutoencoderConfig` calls a size, and the name of it in the config of a pretrained model.
-        dropouts: names of its dropout rates.
-        has_begin: whether the tokenizer puts a special token before each text.
-    """
-
-    sizes: ClassVar[dict[str, str]]
-    dropouts: ClassVar[tuple[str, ...]]
-    has_begin: ClassVar[bool] = False
+    sizes: ClassVar[dict[str, str]]  # what `TextAutoencoderConfig` calls a size, and its name in the pretrained config
+    dropouts: ClassVar[tuple[str, ...]]  # names of the dropout rates in the pretrained config
+    has_begin: ClassVar[bool] = False  # whether the tokenizer puts a special token before each text
 
     @classmethod
     def before(cls, pretrained: Any) -> list[int]:

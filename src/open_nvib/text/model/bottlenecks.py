@@ -107,31 +107,20 @@ Latent = VectorLatent | Posterior
 
 
 class Bottleneck(nn.Module):
-    """The one part in which the models differ. The methods here are those of the kinds with a `VectorLatent`.
+    """The one part in which the models differ. The methods here are those of the kinds with a `VectorLatent`."""
 
-    Attributes:
-        has_prior: whether there is a prior to generate from.
-        pooled: whether one vector stands for all tokens.
-        has_points: whether test time may read the points of a latent in place of its mean.
-        can_drop: whether each token has a vector that training may drop.
-        decides: whether the model itself decides how many vectors a text gets.
-        any_number: whether a call may say how many vectors a text gets, by a `VectorRequest`.
-        delta: Δ of the prior; None if the prior has none.
-        smallest_share: where the shares of vectors that training draws begin; None if it draws none.
-        d: size of a head of attention, of the kinds with a `VectorLatent`.
-    """
-
-    d: int
-    has_prior: bool = True
-    pooled: bool = False
-    has_points: bool = False
-    can_drop: bool = False
-    decides: bool = False
-    any_number: bool = False
-    smallest_share: float | None = None
+    d: int  # size of a head of attention, of the kinds with a `VectorLatent`
+    has_prior: bool = True  # whether there is a prior to generate from
+    pooled: bool = False  # whether one vector stands for all tokens
+    has_points: bool = False  # whether test time may read the points of a latent in place of its mean
+    can_drop: bool = False  # whether each token has a vector that training may drop
+    decides: bool = False  # whether the model itself decides how many vectors a text gets
+    any_number: bool = False  # whether a call may say how many vectors a text gets, by a `VectorRequest`
+    smallest_share: float | None = None  # where the shares of vectors that training draws begin; None if it draws none
 
     @property
     def delta(self) -> float | None:
+        """Δ of the prior; None if the prior has none."""
         return None
 
     def _refuse(self, request: VectorRequest | None) -> None:
