@@ -1,7 +1,7 @@
 """What the core shares: precision, noise, logarithms of zero weights, records of tensors, and argument checks."""
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields
 from numbers import Integral, Real
@@ -143,6 +143,14 @@ class BatchRecord(TensorRecord):
                 raise IndexError(f"{type(self).__name__}: the index is {row}, expected one in a batch of {len(self)}.")
             index = slice(row, row + 1 or None)
         return self.map_rows(lambda tensor: tensor[index])
+
+
+def join(records: Sequence[Batch], axis: int = 0) -> Batch:
+    """Join the tensors of several records along an axis; nested records are those of the last one."""
+    values = values_of(records[-1])
+    own = [name for name, value in values.items() if isinstance(value, Tensor)]
+    joined = {name: torch.cat([getattr(record, name) for record in records], axis) for name in own}
+    return unchecked(type(records[-1]), **values | joined)
 
 
 def values_of(record: TensorRecord) -> dict[str, Any]:

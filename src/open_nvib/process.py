@@ -19,6 +19,7 @@ from open_nvib._tensors import (
     TokenMask,
     can_read,
     check,
+    join,
     log_weight,
     normal_like,
     unchecked,
@@ -420,10 +421,7 @@ class Posterior(BatchRecord):
         if not posteriors or not all(_same_prior(posteriors[0].prior, posterior.prior) for posterior in posteriors):
             raise ValueError("Posterior.cat: posteriors are none or have several priors, expected one. Use one layer.")
         longest = max(posterior.alpha.shape[-1] for posterior in posteriors)
-        padded = [posterior.pad_to(longest) for posterior in posteriors]
-        names = ("alpha", "mu", "log_sigma", "mask")
-        joined = {name: torch.cat([getattr(posterior, name) for posterior in padded]) for name in names}
-        return unchecked(Posterior, **joined, prior=posteriors[0].prior)
+        return join([posterior.pad_to(longest) for posterior in posteriors])
 
     def pad_to(self, size: int) -> "Posterior":
         """Insert padding between the tokens and the prior's component, which stays last."""

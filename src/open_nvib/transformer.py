@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from open_nvib._tensors import Hidden, TokenMask, check, unchecked, values_of
+from open_nvib._tensors import Hidden, TokenMask, check, join, unchecked, values_of
 from open_nvib.attention import DenoisingAttention, Mixture, Projected, attend_biased, bias_keys, pad_values
 from open_nvib.layer import NVIB
 from open_nvib.process import KL, ImpulseMixture, KLForm, Posterior
@@ -282,7 +282,7 @@ class NVIBEncoderLayer(nn.Module):
         if below is not None:
             posterior = stack_on(posterior, below)
         if past is not None:
-            posterior = _append(past, posterior)
+            posterior = join([past.map_rows(lambda x: x[:, :-1]), posterior], 1)  # the prior's component stays last
         mixture = posterior.sample() if sample else posterior.mean()
         seen = causal_mask(x, posterior.alpha.shape[1] - 1) if self.causal else None
         x = x + self.dropout(self.attention(normed, mixture, seen))
@@ -343,10 +343,3 @@ def causal_mask(x: Hidden, components: int) -> Bool[Tensor, "1 n m"]:
     n = x.shape[1]
     seen = x.new_ones(n, components, dtype=torch.bool).tril(components - n)
     return F.pad(seen, (0, 1), value=True).unsqueeze(0)
-
-
-def _append(past: Posterior, posterior: Posterior) -> Posterior:
-    """Put the tokens of `past` before those of `posterior`; the prior's component stays last."""
-    names = ("alpha", "mu", "log_sigma", "mask")
-    joined = {name: torch.cat([getattr(past, name)[:, :-1], getattr(posterior, name)], 1) for name in names}
-    return unchecked(Posterior, **joined, prior=posterior.prior)

@@ -19,7 +19,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from open_nvib._deprecation import warn_renamed
-from open_nvib._tensors import BatchRecord, unchecked, values_of
+from open_nvib._tensors import BatchRecord, join, unchecked
 from open_nvib.attention import Projected
 from open_nvib.merging import VectorRequest
 from open_nvib.process import vectors_at
@@ -210,8 +210,7 @@ def _search_batches(
     for indices, batch in in_batches(texts, 4 * BATCH, len, progress):
         order += indices
         parts.append(search(Tries(model, batch)))
-    joined = {name: torch.cat([getattr(part, name) for part in parts]) for name in values_of(parts[0])}
-    return unchecked(VectorCounts, **joined)[torch.tensor(order).argsort()]
+    return join(parts)[torch.tensor(order).argsort()]
 
 
 class Tries:
