@@ -112,6 +112,7 @@ class _Evaluator:
     def measure(self) -> Evaluation:
         parts = self.possible_parts()
         _ = self.references.judge  # one that cannot be opened is to be found before the work
+        _ = "generation" in parts and self.run.has_learned_prior and self.run.learned_prior  # likewise
         self.check_partitions()
         return Evaluation(
             settings=self.settings,
