@@ -198,7 +198,7 @@ def split_tokens(alpha: PerToken, cuts: Cuts, *, max_joined_remainder: float = R
 def split_groups(alpha: PerToken, groups: Int[Tensor, "batch n"]) -> TokenSplit:
     """Assign each token to the component of its group, at the position of the first token with weight in the group."""
     same = (groups.unsqueeze(-1) == groups.unsqueeze(-2)) & (alpha > 0).unsqueeze(-2)  # (batch, token, other token)
-    position = same.to(torch.uint8).argmax(-1)
+    position = same.to(torch.uint8).argmax(-1) if alpha.shape[-1] else groups.long()  # argmax of nothing is an error
     return TokenSplit(alpha, first=position, last=position, in_last=torch.zeros_like(alpha), per_component=1.0)
 
 
@@ -296,9 +296,13 @@ class SetPool(nn.Module):
         n = tokens.shape[1]
         mask = tokens.new_ones(tokens.shape[:2], dtype=torch.bool) if mask is None else mask
         vectors = max(1, n) if vectors is None else vectors
-        places = tokens if places is None else places
-        given = {"vectors": (vectors, "number batch; >= 1, whole"), "places": (places, "real batch n dims")}
+        given = {"vectors": (vectors, "number batch; >= 1, whole")} | (
+            {} if places is None else {"places": (places, "real batch n dims")}
+        )
         check("SetPool", tokens=(tokens, "batch n size"), mask=(mask, "bool batch n"), **given)
+        if places is not None:  # NaN is no distance: all tokens would share one vector
+            check("SetPool", places=(places.masked_fill(~mask.unsqueeze(-1), 0), "real batch n dims; finite"))
+        places = tokens if places is None else places
         if not n:
             return unchecked(PooledSet, hidden=tokens, mask=mask, groups=mask.long())
         width = min(vectors, n) if isinstance(vectors, int) else n

@@ -204,3 +204,23 @@ def test_self_attention_reads_the_posterior_of_a_layer_of_its_precision(dtype):
     posterior = nvib(torch.randn(2, 5, SIZE).to(dtype))
     for mixture in (posterior.sample(), posterior.points()):
         assert mixing(mixture).z.isfinite().all()
+
+
+@pytest.mark.parametrize("batch", [0, 2])
+def test_sets_without_tokens_have_groups(batch):
+    merged = nv.merge_groups(torch.ones(batch, 0), torch.randn(batch, 0, SIZE), torch.zeros(batch, 0).long())
+    assert merged.hidden.shape == (batch, 0, SIZE)
+    request = nv.VectorRequest(groups=torch.zeros(batch, 0).long())
+    assert nv.NVIB(SIZE, keep_share=0.5)(torch.randn(batch, 0, SIZE), request=request).lengths.tolist() == [0] * batch
+
+
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf")])
+def test_places_that_have_no_distance_are_refused(wrong):
+    """All tokens would share one vector. What padding holds does not matter."""
+    pool, tokens, mask = nv.SetPool(SIZE), torch.randn(1, N, SIZE), torch.ones(1, N).bool()
+    places = torch.randn(1, N, 2)
+    places[0, -1] = wrong
+    with pytest.raises(ValueError, match="places"):
+        pool(tokens, mask, vectors=3, places=places)
+    mask[0, -1] = False
+    assert pool(tokens, mask, vectors=3, places=places).mask.sum() == 3

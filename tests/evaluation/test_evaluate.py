@@ -134,6 +134,17 @@ def test_a_changed_model_is_measured_again(run):
     assert evaluate(run, SMALL, say=quiet).reconstruction != first.reconstruction
 
 
+def test_the_same_weights_read_in_another_way_are_measured_again(run):
+    """As after `nvib train --overwrite` with another `model.reading`, on which training does not depend."""
+    first = evaluate(run, SMALL, say=quiet)
+    config = json.loads((run / "model" / "config.json").read_text())
+    (run / "model" / "config.json").write_text(json.dumps(config | {"reading": "points"}))
+    again = evaluate(run, SMALL, say=quiet)
+    shutil.rmtree(run / "evaluation")
+    assert again == evaluate(run, SMALL, say=quiet)
+    assert again.reconstruction != first.reconstruction
+
+
 def test_a_plain_transformer_has_no_generation_and_no_latent_to_measure(plain, tmp_path):
     run = Path(shutil.copytree(plain, tmp_path / "run"))
     said: list[str] = []
@@ -352,6 +363,7 @@ def test_command_line_prints_a_summary(run, capsys):
         (["{run}", "--seed", "99999999999999999999"], ["seed is", "4294967295"]),
         (["{run}", "--generalise", "[foo]"], ["foo", "short"]),
         (["{run}", "--judge", "{run}"], ["judge", "causal language model"]),
+        (["{run}", "--file", ""], ["--file"]),
     ],
 )
 def test_mistakes_are_one_line_and_exit_code_2(run, tmp_path, capsys, arguments, words):

@@ -180,3 +180,37 @@ def test_scores_of_another_judge_in_the_same_folder_are_not_taken(judge, tmp_pat
     model.save_pretrained(folder)
     assert identify_judge(str(folder)) != known
     assert identify_judge("someone/on-the-hub") == {"judge": "someone/on-the-hub"}
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "merges.txt", "tokenizer.model"])
+def test_every_file_of_a_judge_tells_it_from_another(judge, tmp_path, name):
+    """Transformers also reads weights and tokenizers from files that are neither safetensors nor JSON."""
+    folder = shutil.copytree(judge, tmp_path / "judge")
+    found = []
+    for content in ("one", "other"):
+        (folder / name).write_text(content)
+        found.append(identify_judge(str(folder)))
+    assert found[0] != found[1]
+
+
+def test_a_judge_whose_tokenizer_knows_more_tokens_is_one_line(judge, tmp_path):
+    folder = shutil.copytree(judge, tmp_path / "judge")
+    model = open_judge(str(folder)).model
+    model.resize_token_embeddings(20)
+    model.save_pretrained(folder)
+    with pytest.raises(InputError, match="judge: its tokenizer"):
+        open_judge(str(folder)).word_perplexity(["a word"])
+
+
+@pytest.mark.parametrize("options", [{"latent_size": 4}, {"bound_queries": True}, {"alpha0_p": 2.0}], ids=str)
+@pytest.mark.parametrize("kind", ["causal", "autoencoder"])
+def test_models_that_share_a_scorer_make_the_same_one(kind: Any, options: dict[str, Any]):
+    """It is kept under the settings of TAKEN_OVER, so nothing else may change it."""
+    sizes: dict[str, Any] = {"vocab_size": 30, "d_model": 8, "ffn_size": 8, "heads": 2, "max_positions": 32}
+    tokens: dict[str, Any] = {"bos_token_id": 2, "eos_token_id": 3, "decoder_start_token_id": 2}
+    made = []
+    for given in ({}, options):
+        torch.manual_seed(0)
+        made.append(KINDS[kind](TextAutoencoderConfig(**sizes, **tokens, **given)).eval())
+    labels = torch.tensor([[5, 6, 7, 3]])
+    assert made[0](labels) == made[1](labels)

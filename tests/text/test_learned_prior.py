@@ -26,6 +26,7 @@ from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.bottlenecks import GaussianBottleneck, NVIBBottleneck
 from open_nvib.text.model.configuration import TextAutoencoderConfig
 from open_nvib.text.model.learned_prior import LearnedPrior, PriorSettings, fit_prior, fit_to_vectors, regressors
+from open_nvib.text.training.train import train
 from open_nvib.text.using.run import Run, load_run
 
 BATCH, MOST, FEATURES = 3, 5, 7
@@ -233,6 +234,27 @@ def test_an_evaluation_measures_both_priors(fitted):
     assert found.generation.learned.real == found.generation.real
     assert "of the learned prior" in summarise_evaluation(found)
     assert read_metrics(fitted.path).evaluations[found.name] == found
+
+
+def test_a_run_that_replaces_another_does_not_keep_its_prior(fitted, tmp_path):
+    """The old prior would stop every evaluation of the new run."""
+    path = Path(shutil.copytree(fitted.path, tmp_path / "run"))
+    config = replace(fitted.config, seed=5, optimiser=replace(fitted.config.optimiser, steps=20))
+    train(config, path, overwrite=True)
+    settings = EvaluateConfig(measure=["generation"], samples=6, scorer_steps=2)
+    found = evaluate(path, settings, say=lambda line: None).generation
+    assert found is not None
+    assert found.learned is None
+    assert not load_run(path).has_learned_prior
+
+
+def test_a_prior_that_cannot_be_used_is_found_before_the_work(fitted, tmp_path):
+    path = Path(shutil.copytree(fitted.path, tmp_path / "run"))
+    said: list[str] = []
+    (path / "prior.safetensors").write_bytes(b"")
+    with pytest.raises(InputError, match="prior"):
+        evaluate(path, EvaluateConfig(samples=6, scorer_steps=2), say=said.append)
+    assert not any("reconstruction" in text for text in said)
 
 
 @pytest.mark.parametrize(

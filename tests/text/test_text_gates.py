@@ -1,9 +1,12 @@
 """Text models that decide which tokens get a vector."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from test_model import make_model
 
+from open_nvib.evaluation.reconstruction import measure_number
 from open_nvib.store.files import OutsideTraining
 from open_nvib.text.model.autoencoder import TextAutoencoder
 from open_nvib.text.model.vector_count import find_fewest, make_request
@@ -89,3 +92,9 @@ def test_inspection_shows_what_is_kept_pooled_or_dropped(model, pooled):
     assert 0 < kept < len(report.tokens)
     assert kept == (alpha > 0).sum()
     assert all(token.shared or token.kept for token in report.tokens) == pooled
+
+
+def test_numbers_have_no_agreement_without_offsets(model, trained):
+    """The search finds the same numbers whatever the offset, so their correlation says nothing."""
+    found = measure_number(replace(trained, model=model), [[5, 6, 7], [8, 9, 10], [11, 12, 13], [14, 15, 16]])
+    assert found.agreement is None

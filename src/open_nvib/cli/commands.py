@@ -62,8 +62,8 @@ def prepare(config: PrepareConfig, *, overwrite: bool = False, plot: str | None 
 
     prepared = text.prepare(config, overwrite=overwrite)
     print(prepared.summary())
-    picture = Path(plot) if plot else prepared.path / PICTURE
-    if plot or not picture.exists():
+    picture = prepared.path / PICTURE if plot is None else Path(plot)
+    if plot is not None or not picture.exists():
         from open_nvib.report import draw_lengths
 
         draw_lengths(prepared, picture)
@@ -245,7 +245,7 @@ def inspect(
     reports = opened.inspect(_usable(opened, given, file), **vars(number))
     for report in reports:
         print(dumps(asdict(report), ensure_ascii=False) if json else token_table(report))
-    if plot:
+    if plot is not None:
         from open_nvib.text.using.inspection import draw_reports
 
         print(f"picture: {draw_reports(reports, plot)}", file=sys.stderr)
@@ -294,7 +294,7 @@ def evaluate(
         file: score the reconstruction of each line of this file, and nothing else; - is standard input
         data: directory of the run's prepared data, if it was moved
     """
-    if file:
+    if file is not None:
         if config != EvaluateConfig() or data is not None:
             raise InputError("--file scores its lines alone: leave out --data and the settings of an evaluation.")
         lines = _texts((), file)
@@ -416,22 +416,22 @@ def _score_lines(run: "Run", lines: list[str], file: str) -> None:
 def _texts(given: tuple[str, ...], file: str | None) -> list[str]:
     """The texts of the command line, then the lines of a file or of standard input."""
     texts = list(given)
-    if file:
+    if file is not None:
         try:
             content = sys.stdin.buffer.read() if file == "-" and sys.stdin else read_stored(Path(file).expanduser())
             lines = content.decode("utf-8-sig").replace("\r\n", "\n").replace("\r", "\n")
             texts += lines.removesuffix("\n").split("\n") if lines else []
         except (OSError, UnicodeDecodeError) as error:  # read_stored refuses pipes and devices, which may not end
             why = in_one_line(error)
-            raise InputError(f"{file}: cannot be read as text ({why}). Give a UTF-8 text file.") from error
-    if not any(line.strip() for line in texts) and (file or not texts):
+            raise InputError(f"--file {file}: cannot be read as text ({why}). Give a UTF-8 text file.") from error
+    if not any(line.strip() for line in texts) and (file is not None or not texts):
         raise InputError("no text given. Give one or more in quotes, or --file with a text on each line.")
     return texts
 
 
 def _usable(run: "Run", texts: list[str], file: str | None) -> list[str]:
     """The texts that the model takes. Lines of a file that it does not take are left out with a warning."""
-    if not file:
+    if file is None:
         return texts
     ids, unusable = run.tokenize_usable(texts)
     if unusable:

@@ -28,7 +28,7 @@ from open_nvib.store.files import InputError, ResultCache, digest_of_file, obsta
 from open_nvib.store.runs import MODEL, PRIOR, WEIGHTS, RunMetrics, change_metrics, read_lengths, read_metrics
 from open_nvib.store.task_settings import PARTS, EvaluateConfig, Part
 from open_nvib.text.data import Prepared, load_prepared
-from open_nvib.text.using.run import Prior, Run, load_run
+from open_nvib.text.using.run import MODEL_CONFIG, Prior, Run, load_run
 
 T = TypeVar("T")
 
@@ -112,6 +112,7 @@ class _Evaluator:
     def measure(self) -> Evaluation:
         parts = self.possible_parts()
         _ = self.references.judge  # one that cannot be opened is to be found before the work
+        _ = "generation" in parts and self.run.has_learned_prior and self.run.learned_prior  # likewise
         self.check_partitions()
         return Evaluation(
             settings=self.settings,
@@ -133,8 +134,9 @@ class _Evaluator:
 
     @property
     def model_inputs(self) -> dict[str, Any]:
-        """Inputs of every step: the weights and the version of the code that reads them."""
-        return {"model": self.model, "version": open_nvib.__version__}
+        """Inputs of every step: the weights, how they are used, and the version of the code that reads them."""
+        config = digest_of_file(self.run.path / MODEL / MODEL_CONFIG)
+        return {"model": self.model, "config": config, "version": open_nvib.__version__}
 
     @property
     def data_inputs(self) -> dict[str, Any]:

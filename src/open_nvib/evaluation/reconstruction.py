@@ -152,13 +152,16 @@ def measure_number(run: Run, texts: Texts) -> NumberOfVectors:
     """Measure one model at several shares, with the fewest vectors of each text, and with the automatic choice."""
     fewest = find_fewest(run.model, texts, progress="fewest")
     auto = choose_auto(run.model, texts, progress="auto")
-    halves = [find_fewest(run.model, texts, offsets=offsets) for offsets in (OFFSETS[1:3], OFFSETS[3:])]
+    halves = [OFFSETS[1:3], OFFSETS[3:]]
+    if run.model.encoder.bottleneck.decides:  # gates have no cuts: both halves would be one search
+        halves = []
+    numbers = [find_fewest(run.model, texts, offsets=offsets).vectors.tolist() for offsets in halves]
     return NumberOfVectors(
         sentences=len(texts),
         shares=tuple(_at_share(run, texts, share) for share in SHARES),
         fewest=_chosen(run, texts, fewest, fewest),
         auto=_chosen(run, texts, auto, fewest),
-        agreement=given_length(texts, halves[0].vectors.tolist(), halves[1].vectors.tolist()),
+        agreement=given_length(texts, *numbers) if numbers else None,
         examples=_examples(run, texts, fewest),
     )
 

@@ -21,12 +21,6 @@ from open_nvib.text.opening import open_saved
 
 T = TypeVar("T")
 
-SIZES = (
-    *("vocab_size", "d_model", "ffn_size", "encoder_layers", "decoder_layers"),
-    *("heads", "max_positions", "positions", "tie_word_embeddings"),
-)
-"""Settings of a model that its scorers take over."""
-
 
 @dataclass(frozen=True)
 class References:
@@ -44,7 +38,7 @@ class References:
     def inputs(self) -> dict[str, Any]:
         """All that the scorer of real text depends on."""
         how = {"kind": self.settings.scorer, "steps": self.settings.scorer_steps, "seed": self.settings.seed}
-        sizes = {name: getattr(self.config, name) for name in SIZES}
+        sizes = {name: getattr(self.config, name) for name in scorers.TAKEN_OVER[self.settings.scorer]}
         return {"recipe": self.prepared.recipe, "partition": self.partition, **how, **sizes}
 
     @cached_property

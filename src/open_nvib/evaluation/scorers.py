@@ -36,6 +36,13 @@ DROPOUT = 0.1
 LARGEST_LOG_PERPLEXITY = 50.0
 
 Kind = Literal["causal", "autoencoder"]
+SIZES = (
+    *("vocab_size", "d_model", "ffn_size", "encoder_layers", "decoder_layers"),
+    *("heads", "max_positions", "positions", "tie_word_embeddings"),
+)
+TAKEN_OVER: dict[Kind, tuple[str, ...]] = {"causal": SIZES, "autoencoder": (*SIZES, "dropout")}
+"""Settings of a model that its scorers take over: models that agree in them share a scorer."""
+TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id", "decoder_start_token_id")
 
 
 class CausalScorer(nn.Module):
@@ -78,8 +85,9 @@ class CopyingScorer(nn.Module):
 
     def __init__(self, config: TextAutoencoderConfig) -> None:
         super().__init__()
-        plain: Any = {**config.to_diff_dict(), "bottleneck": "t"}
-        self.model = TextAutoencoder(TextAutoencoderConfig(**plain))
+        options: Any = {name: getattr(config, name) for name in (*TAKEN_OVER["autoencoder"], *TOKENS)}
+        options |= {"bottleneck": "t", "heads": math.gcd(config.heads, config.d_model)}
+        self.model = TextAutoencoder(TextAutoencoderConfig(**options))
 
     def forward(self, labels: Tensor) -> Tensor:
         """Sum the negative log-likelihood of `labels` given themselves over all tokens, in nats."""
@@ -188,6 +196,9 @@ class Judge:
         longest = getattr(self.model.config, "max_position_embeddings", math.inf)
         if (most := max(map(len, ids), default=0)) > longest:
             raise InputError(f"judge: a text has {most} tokens of its tokenizer, and the model takes {longest}.")
+        rows = self.model.get_input_embeddings().num_embeddings
+        if (last := max(map(max, ids), default=0)) >= rows:
+            raise InputError(f"judge: its tokenizer has a token {last}, and the model takes those below {rows}.")
         nats = 0.0
         for _, chosen in in_batches(ids, JUDGING_BATCH, len, "judge"):
             padded = nn.utils.rnn.pad_sequence([torch.tensor(text) for text in chosen], True, IGNORED)
@@ -221,5 +232,5 @@ def open_judge(name: str, device: torch.device | str = "cpu") -> Judge:
 
 def identify_judge(name: str) -> dict[str, Any]:
     """Return what the scores of a judge depend on: of a folder, its files, as another model may replace them."""
-    files = sorted(file for kind in ("*.safetensors", "*.json") for file in Path(name).expanduser().glob(kind))
+    files = sorted(file for file in Path(name).expanduser().glob("*") if file.is_file())
     return {"judge": name, **({"judge_files": [digest_of_file(file) for file in files]} if files else {})}

@@ -232,7 +232,7 @@ class NumberOfVectors:
     """One model with several numbers of vectors, on texts of one partition.
 
     `agreement`, a reliability estimate, is the correlation of the fewest vectors under two disjoint sets of offsets,
-    among texts of one length.
+    among texts of one length; None for gates, which have no offsets.
     """
 
     sentences: int

@@ -256,6 +256,8 @@ def replace_run(directory: Path) -> None:
     if (replacement / METRICS).exists():
         if (replacement / CONFIG).exists():  # nothing was moved yet
             (replacement / CHECKPOINTS).mkdir(exist_ok=True)  # so that the checkpoints of the old run are replaced
+            if (directory / PRIOR).is_file():
+                (directory / PRIOR).unlink()  # it was fitted to the weights that are replaced
         for name in OF_A_RUN:
             old, new = directory / name, replacement / name
             if new.exists():
