@@ -200,7 +200,7 @@ class NVIB(nn.Module):
             hidden: hidden states of the tokens.
             mask: True for real tokens; without it, all are real.
             request: how many vectors each text gets, for a layer with `keep_share` or gates; its own number if not
-                given.
+                given. Gates have no cuts, so they ignore its `offset`, and a requested number outweighs `gate_shift`.
             gate_noise: whether to draw the gates, as training does, if the layer has any; the sample and the KL of the
                 posterior are then those of one draw. Without noise, the posterior is a function of `hidden`.
             gate_shift: added to the logits of the gates, for all texts or for each: above 0, more tokens are kept.

@@ -22,11 +22,14 @@ PALETTE = (BLUE, ORANGE, GREEN, PINK, VERMILION, SKY)
 def save_figure(figure: "Figure", path: str | Path, **options: Any) -> Path:
     """Write a figure in the format of the ending of `path`, the same bytes for the same figure.
 
-    `options` are those of matplotlib's `savefig`. A path that cannot be written is an InputError.
+    `options` are those of matplotlib's `savefig`. A path that cannot be written, or a file that matplotlib did not
+    write, is an InputError.
     """
     path = Path(path)
     if path.is_dir() or not path.suffix:
         raise InputError(f"{path}: expected the file of a picture. Give a path that ends in .png or .svg.")
+    if path.is_file() and b"Matplotlib" not in path.read_bytes():  # it signs what it writes
+        raise InputError(f"{path}: exists and is no earlier plot, so it is left alone. Give another path.")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, **options)

@@ -284,7 +284,10 @@ class Run:
             raise InputError(f"noise_scale is {noise_scale}, expected none: it belongs to the learned prior.")
         if delta is not None and bottleneck.delta is None:
             raise InputError(f"{self.path.name}: delta belongs to the prior of an nvae, and this model is not one.")
-        generator = torch.Generator(self.model.device).manual_seed(seed)
+        # Lengths and numbers are drawn on the CPU, noise where the model is; a generator belongs to one device.
+        generator = noise = torch.Generator().manual_seed(seed)
+        if self.model.device.type != "cpu":
+            noise = torch.Generator(self.model.device).manual_seed(seed)
         if self.lengths is None and length is not None:
             lengths = torch.full((count,), length)
         else:  # drawn for a given length as well: a seed gives the same latents
@@ -296,7 +299,7 @@ class Run:
         for indices, batch in decoding.in_batches(lengths.tolist(), decoding.BATCH, int, progress):
             chosen = None if numbers is None else numbers[indices]
             if learned is None:
-                mixture = bottleneck.prior(torch.tensor(batch), generator, delta=delta, vectors=chosen)
+                mixture = bottleneck.prior(torch.tensor(batch), noise, delta=delta, vectors=chosen)
             else:
                 scale = NOISE_SCALE if noise_scale is None else noise_scale
                 mixture = learned.sample(self.model, torch.tensor(batch), generator, noise_scale=scale)
