@@ -118,9 +118,9 @@ def test_the_number_of_vectors_waits_for_the_answer_that_resets_it(page):
     page.route("**/run/predict*", lambda request: requests.append(request))
     choose(page, "gates")
     expect(number).to_be_disabled()
-    page.unroute("**/run/predict*")
     for request in requests:
         request.continue_()
+    page.unroute("**/run/predict*")
     number.fill("1")
     number.press("Enter")
     expect(page.locator("#inspect-strip")).to_contain_text("1 vector for")
