@@ -35,6 +35,14 @@ def test_tokens_that_share_a_vector_stand_on_one_ground():
     assert "nv-gone" not in pieces.token_table(shared)
 
 
+def test_a_token_has_the_colour_of_its_vector_though_another_begins_between():
+    """With gates that are partly open, a token can be in an earlier vector than the last."""
+    between = [replace(token("a", 0.4), place=0), replace(token("b", 0.1), place=1)]
+    page = token_strip([*between, replace(token("c", 0.0, kept=False), shared=True, place=0)])
+    assert page.count("--shade:70%") == 2
+    assert "nv-shared" not in page
+
+
 def test_the_heaviest_token_is_the_darkest():
     page = token_strip([token("a", 0.2), token("b", 0.4)])
     assert page.index("--shade:39%") < page.index("--shade:70%")

@@ -254,9 +254,10 @@ class Waiting:
     """Requests that wait until they are let go, instead of a model that computes."""
 
     def __init__(self) -> None:
-        self.release = threading.Event()
+        self.release, self.entered = threading.Event(), threading.Event()
 
     def __call__(self, text: str) -> str:
+        self.entered.set()
         assert text != "wait" or self.release.wait(60)
         return text
 
@@ -272,6 +273,22 @@ def waiting(request):
     proxies = [request.param] if request.param else []
     with serving(blocks, host="127.0.0.1", port=free_port(), allowed_hosts=proxies) as address:
         yield wait, address, bool(proxies)
+
+
+def test_an_answer_that_was_overtaken_changes_nothing(waiting):
+    """A text that takes long, then another: the page would show the first again when it is done."""
+    wait, address, _ = waiting
+    wait.release.clear()
+    wait.entered.clear()
+    with httpx.Client(base_url=address, timeout=60.0) as client, ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(post, client, "answer", ["wait"], session="one")
+        assert wait.entered.wait(60)
+        assert post(client, "answer", ["short"], session="one").json()["data"] == ["short"]
+        assert post(client, "answer", ["other"], session="two").json()["data"] == ["other"]
+        wait.release.set()
+        (overtaken,) = slow.result().json()["data"]
+        assert overtaken["__type__"] == "update"
+        assert "value" not in overtaken
 
 
 def fill(waiting, own: list[str], pose_as: str, count: int) -> Counter[int]:

@@ -113,6 +113,21 @@ def test_a_run_with_gates_begins_at_the_number_that_it_decides(page, runs, known
     expect(strip).to_contain_text("1 vector for")
 
 
+def test_the_number_of_vectors_waits_for_the_answer_that_resets_it(page):
+    number, requests = page.locator("#inspect-number input[type=number]"), []
+    page.route("**/run/predict*", lambda request: requests.append(request))
+    choose(page, "gates")
+    expect(number).to_be_disabled()
+    for request in requests:
+        request.continue_()
+    page.unroute("**/run/predict*")
+    number.fill("1")
+    number.press("Enter")
+    expect(page.locator("#inspect-strip")).to_contain_text("1 vector for")
+    settled(page)
+    expect(number).to_have_value("1")
+
+
 def test_a_run_is_asked_for_once_when_it_is_chosen(page):
     """Each tab but Compare asks once. Deferred events of several handlers would ask again and again."""
     asked = []

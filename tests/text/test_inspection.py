@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from test_model import make_batch, make_model
 
 from open_nvib.process import GaussianMixture, Posterior
+from open_nvib.report.summary import token_table
 from open_nvib.store.files import InputError
 from open_nvib.text.drawing import Difference, text_differences
 from open_nvib.text.model.bottlenecks import NVIBBottleneck
@@ -230,3 +231,12 @@ def test_a_picture_replaces_an_earlier_plot_and_nothing_else(tmp_path, ending):
     with pytest.raises(InputError, match="left alone"):
         draw_reports([report], theirs)
     assert theirs.read_bytes() == b"a photo"
+
+
+def test_the_table_names_the_vector_of_a_token_if_another_begins_between():
+    """With gates that are partly open, a token can be in an earlier vector than the last."""
+    kept = [TokenReport(text, kept=True, place=place) for place, text in enumerate("ab")]
+    shared = [TokenReport(text, shared=True, place=place) for text, place in (("c", 1), ("d", 0))]
+    *_, c, d = token_table(TextReport("a b c d", "a b c d", [*kept, *shared], 0.0)).splitlines()
+    assert c.endswith("shares the vector above")
+    assert d.endswith("shares the vector of a")

@@ -3,7 +3,6 @@
 The macros of pieces.html.j2 make the HTML. Whatever comes from a text is escaped.
 """
 
-import functools
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -115,24 +114,38 @@ def on(
 
 
 def _with_messages(handler: Callable[..., Any], outputs: Sequence[Any]) -> Callable[..., Any]:
-    """Clear results for a message if the user made a mistake; log any other error, and show that there was one."""
+    """Clear results for a message if the user made a mistake; log any other error, and show that there was one.
 
-    @functools.wraps(handler)
-    def handle(*args: Any) -> Any:
+    An output that a later request of the same page also writes is left to that one, whichever is computed first.
+    """
+
+    def handle(request: gr.Request, *args: Any) -> Any:
+        asked = object()
+        places = [(request.session_hash or asked, output) for output in outputs]
+        _latest.update(dict.fromkeys(places, asked))
+        results: list[Any] = ["" if isinstance(output, gr.HTML) else gr.skip() for output in outputs]
+        first = results.index("")
         try:
-            return handler(*args)
+            found = handler(*args)
+            results = list(found) if len(outputs) > 1 else [found]
         except InputError as error:
-            said = pieces.message("Invalid input", str(error))
+            results[first] = pieces.message("Invalid input", str(error))
         except Exception:
             log.exception("a request failed")
-            said = pieces.message(
+            results[first] = pieces.message(
                 "Internal error", "This is not a mistake in what you typed. The log of the server has it."
             )
-        results: list[Any] = ["" if isinstance(output, gr.HTML) else gr.skip() for output in outputs]
-        results[results.index("")] = said
-        return results if len(results) > 1 else said
+        for index, place in enumerate(places):
+            if _latest.get(place) is asked:
+                del _latest[place]
+            else:
+                results[index] = gr.skip()
+        return results if len(results) > 1 else results[0]
 
     return handle
+
+
+_latest: dict[tuple[Any, Any], object] = {}  # for each session and output, the last request that is being answered
 
 
 def checked_text(text: Any, what: str = "the sentence") -> str:
@@ -160,10 +173,10 @@ def token_strip(tokens: Sequence[TokenReport], prior_weight: float = 0.0, *, poo
     most = (max(nats) if by_kl else max(weights, default=0.0)) or 1.0
     spans: list[tuple[TokenReport, TokenReport | None]] = []  # each token with the one whose vector it is in
     shades = []
-    vector: TokenReport | None = None
+    vectors = {token.place: token for token in kept}
     for token in tokens:
-        vector = token if token.kept else vector
-        spans.append((token, vector if token.present else None))
+        vector = token if token.kept else vectors.get(token.place) if token.shared else None
+        spans.append((token, vector))
         shades.append(round(8 + 62 * ((vector.kl or 0.0) if by_kl else vector.weight) / most) if vector else 0)
     line = f"{len(kept)} of {len(tokens)} vectors kept"
     if pooled:

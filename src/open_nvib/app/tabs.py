@@ -92,6 +92,10 @@ def add_inspect(page: Page, tab: gr.Tab) -> None:
         return [gr.Slider(**_number_range(run, len(ids), chosen, moved=many == chosen)), *found]
 
     outputs = [number, said, strip, reconstruction, heat, table]
+    # The answer resets the slider: if it were moved before, it would show another number than the result.
+    wait: Any = {"fn": None, "js": "() => [{__type__: 'update', interactive: false}]", "outputs": [number]}
+    gr.on([text.submit, page.run.change], **wait)
+    examples.load_input_event.then(**wait)
     on([text.submit, page.run.change, page.blocks.load], show, [page.run, text], outputs, examples)
     on([number.input], show, [page.run, text, number], outputs, last_only=True)
 
@@ -106,7 +110,8 @@ def _number_range(run: Run, tokens: int, vectors: int, *, moved: bool) -> dict[s
         info = "Begins at the number that the model decides. Others may come out wrong."
     else:
         info = f"This run was trained with {trained_share(run):g} for each token. Other numbers make it worse."
-    return {"maximum": tokens, "info": info, "visible": True, **({} if moved else {"value": vectors})}
+    changes = {"maximum": tokens, "info": info, "visible": True, "interactive": True}
+    return changes if moved else changes | {"value": vectors}
 
 
 def editable(run: Run, text: str) -> tuple[Any, dict[str, int]]:

@@ -94,7 +94,7 @@ def check(path: str) -> None:
     complete_replacement(directory)
     if not (directory / MANIFEST).exists():
         found = f"has no {MANIFEST} to check its files by" if directory.is_dir() else "no such directory"
-        raise InputError(f"{path}: {found}. A finished run and prepared data of this version have one.")
+        raise InputError(f"{path}: {found}. Give the directory of a finished run or of prepared data.")
     wrong = [f"{file}: {what}" for file, what in find_damage(directory)]
     for line in wrong:
         print(f"nvib: {line}", file=sys.stderr)

@@ -23,13 +23,17 @@ def token_table(report: "TextReport") -> str:
         f"  -> {report.reconstruction}",
         f"  {'token':<16}{'alpha':>9}{'weight':>9}{'sigma':>9}{'KL':>9}",
     ]
+    vectors = {row.place: row.token for row in report.tokens if row.kept}
+    above = None
     for row in report.tokens:
         alpha, sigma, kl = (
             number(value, form, missing="") for value, form in ((row.alpha, ".3f"), (row.sigma, ".3f"), (row.kl, ".1f"))
         )
         weight = "" if row.shared else f"{row.weight:.1%}"
-        kept = "" if row.kept else "  shares the vector above" if row.shared else "  dropped"
+        where = "above" if row.place == above else f"of {vectors.get(row.place)}"
+        kept = "" if row.kept else f"  shares the vector {where}" if row.shared else "  dropped"
         lines.append(f"  {row.token:<16}{alpha:>9}{weight:>9}{sigma:>9}{kl:>9}{kept}")
+        above = row.place
     if report.prior_weight:
         lines.append(f"  {'(prior)':<16}{'':>9}{report.prior_weight:>9.1%}")
     return "\n".join(lines)

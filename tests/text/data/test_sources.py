@@ -83,6 +83,9 @@ def test_wrapped_lines_are_joined_and_others_are_not():
     assert list(paragraphs(wrapped)) == [" ".join(wrapped[:3]), " ".join(wrapped[4:])]
     lines = ["One sentence a line.", "Another sentence.", "", "A third one!"]
     assert list(paragraphs(lines)) == lines
+    link = "See https://example.org/" + 120 * "x"
+    assert len(list(paragraphs(100 * [*wrapped[:4]] + [link]))) == 101
+    assert len(list(paragraphs(10 * [*wrapped[:4], link, ""]))) == 60
 
 
 def test_a_folder_gives_its_known_files_sorted(tmp_path):
