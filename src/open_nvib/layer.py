@@ -53,7 +53,8 @@ class NVIB(nn.Module):
             otherwise it is lost.
         alpha_unit: unit of the projection to α: "one" (the paper's), or "delta", which multiplies it by Δ.
         alpha_contrast: how much tokens may differ in α, from 0 (all have the initial 1, whatever was learned) to 1 (as
-            projected). None is the paper's: 1, and it cannot change.
+            projected). Above 1, they learn to differ faster, which small hidden states need. None is the paper's: 1,
+            and it cannot change.
         keep_share: s, the number of vectors per token. Neighbouring tokens share a vector until it holds Δ/s, which the
             prior expects of 1/s tokens (`open_nvib.merging`), so α should be about Δ: see `alpha_unit`. None is the
             paper's: each token has its own vector. With 1, tokens still share if their α is below Δ. A call can give
@@ -162,7 +163,7 @@ class NVIB(nn.Module):
 
     def set_alpha_contrast(self, contrast: float) -> None:
         """Change how much tokens may differ in α, for a layer with `alpha_contrast`, as a schedule does."""
-        check("NVIB", alpha_contrast=(contrast, "number; 0 to 1"))
+        check("NVIB", alpha_contrast=(contrast, "number; float32 >= 0"))
         self._built_with("alpha_contrast").fill_(contrast)
 
     def _built_with(self, name: str) -> Tensor:

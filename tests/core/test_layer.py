@@ -255,6 +255,20 @@ def test_contrast_is_by_how_much_tokens_differ(hidden):
     assert layer.state_dict()["alpha_contrast"] == 0.0
 
 
+def test_a_step_moves_the_gates_as_much_further_as_the_contrast(hidden):
+    """So gates learn on small hidden states, too: a step of Adam has the size of the learning rate."""
+    moved = []
+    for contrast in (1.0, 40.0):
+        layer = nv.NVIB(P, input_size=SIZE, alpha_activation="gate", alpha_contrast=contrast)
+        torch.nn.init.zeros_(layer.to_alpha.weight)
+        before = layer.gate_logits(hidden)
+        optimiser = torch.optim.Adam(layer.to_alpha.parameters(), lr=1e-3)
+        before[:, 0].sum().backward()
+        optimiser.step()
+        moved.append(layer.gate_logits(hidden) - before)
+    torch.testing.assert_close(moved[1], 40 * moved[0], rtol=1e-4, atol=1e-6)
+
+
 def test_without_contrast_merging_is_a_stride(hidden):
     layer = merging_layer(alpha_contrast=0.0, keep_share=0.5)
     assert (layer(hidden.repeat(1, 2, 1)).alpha[0, :-1] > 0).tolist() == [True, False] * N
@@ -335,7 +349,7 @@ def test_mistakes_with_merging_are_explained():
     with pytest.raises(ValueError, match="alpha_contrast"):
         nv.NVIB(P).set_alpha_contrast(0.5)
     with pytest.raises(ValueError, match="alpha_contrast"):
-        nv.NVIB(P, alpha_contrast=1.5)
+        nv.NVIB(P, alpha_contrast=-0.5)
     with pytest.raises(ValueError, match="alpha_unit"):
         nv.NVIB(P, alpha_unit="two")
     with pytest.raises(ValueError, match="delta"):

@@ -476,7 +476,7 @@ def test_a_share_of_nothing_is_an_error(data, tmp_path, capsys):
     ramp = "{start: 1, end: 1.5}"
     assert "delta" in fails(command(data, tmp_path / "run", loss__keep_share=0.5, loss__delta=0), capsys)
     assert "keep_share" in fails(command(data, tmp_path / "run", loss__keep_share=ramp), capsys)
-    assert "alpha_contrast" in fails(command(data, tmp_path / "run", loss__alpha_contrast=2), capsys)
+    assert "alpha_contrast" in fails(command(data, tmp_path / "run", loss__alpha_contrast=-1), capsys)
 
 
 def test_a_run_from_before_an_option_is_still_the_same_run(data, tmp_path):

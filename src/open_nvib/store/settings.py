@@ -23,7 +23,7 @@ BOUNDS: dict[str, tuple[float, float]] = {
     # The loss
     **dict.fromkeys(("lambda_g", "lambda_d"), (0, 1e9)),
     "delta": (0, 1e6),
-    "alpha_contrast": (0, 1),
+    "alpha_contrast": (0, 1e3),
     **dict.fromkeys(("keep_share", "smallest_share"), (1e-6, 1)),
     "gate_share": (0.01, 0.99),
     # Training
@@ -180,6 +180,7 @@ class LossSettings:
         lambda_d: λ′_D, which presses on their number.
         delta: Δ, the pseudo-count that the conditional prior expects of each token.
         alpha_contrast: of nvae: by how much tokens may differ in α, from 0 (all alike) to 1, which is the paper's.
+            Above 1, they learn to differ faster, as gates around a pretrained model have to.
         keep_share: of nvae: vectors for each token, above 0 and at most 1: neighbouring tokens share one. The paper's
             NVAE, a vector for each token, if not given.
         shares: of nvae with keep_share and vts with stride_pooling: training draws the share of each text from this
