@@ -9,6 +9,7 @@ names some. `--tables` prints the tables of the page instead, `--examples` the p
 import argparse
 import gzip
 import json
+import math
 import random
 import statistics
 import time
@@ -22,14 +23,14 @@ from transformers import AutoModelForSeq2SeqLM
 
 from open_nvib.evaluation.generation import distinct_shares
 from open_nvib.evaluation.interpolation import interpolate_pairs
-from open_nvib.evaluation.reconstruction import kept_by_kind, kept_share, vectors_kept
+from open_nvib.evaluation.reconstruction import by_length, given_length, kept_by_kind, kept_share, vectors_kept
 from open_nvib.evaluation.references import choose
 from open_nvib.evaluation.scorers import open_judge
 from open_nvib.merging import VectorRequest
 from open_nvib.store.files import write_json
 from open_nvib.text import load_run
 from open_nvib.text.data import load_prepared
-from open_nvib.text.model.decoding import Collator, detokenize, make_batch, reconstruct_ids
+from open_nvib.text.model.decoding import Collator, detokenize, encode, make_batch, reconstruct_ids
 from open_nvib.text.model.vector_count import choose_auto, find_fewest
 
 ROOT = Path(__file__).parents[1]
@@ -148,9 +149,24 @@ class Measurement:
         return {name: self.judged(texts) for name, texts in drawn.items()}
 
     def gates(self) -> dict[str, Any]:
-        """The tokens of test sentences that have a vector of their own, where the model decides, and reconstruction."""
-        kept = kept_share(self.ids, vectors_kept(self.run.model, self.ids))
-        return {"share": kept, "kinds": kept_by_kind(self.run, self.ids), **self.score(self.texts, self.ids, None)}
+        """The tokens of test sentences that have a vector of their own, where the model decides, and reconstruction.
+
+        `sd` is the standard deviation of the number of vectors among sentences of one length, `r` its correlation with
+        the sentence's surprisal under the judge, also at one length.
+        """
+        kept, texts = vectors_kept(self.run.model, self.ids), self.texts
+        found = {"share": kept_share(self.ids, kept), **self.score(texts, self.ids, None)}
+        if not self.run.model.encoder.bottleneck.decides:  # a control
+            return found
+        lengths = by_length(self.ids, kept)
+        nats = [math.log(self.perplexity([text]) or 1.0) * len(text.split()) for text in texts]
+        return {
+            **found,
+            "kinds": kept_by_kind(self.run, self.ids),
+            "sd": sum(row.sd * row.sentences for row in lengths) / len(texts),
+            "r": given_length(self.ids, kept, nats),
+            "marked": [mark_kept(self.run, text) for text in self.ids[:EXAMPLES]],
+        }
 
     def interpolation(self) -> dict[str, Any]:
         """Paths between pairs of test sentences."""
@@ -217,6 +233,21 @@ class Measurement:
         }
 
 
+def mark_kept(run: Any, ids: list[int]) -> str:
+    """Write a text with its kept tokens in brackets, neighbours in one pair."""
+    kept = run.model.encoder.bottleneck.kept_vectors(encode(run.model, [ids]))[0].tolist()
+    text, before, inside = "", "", False
+    for end, is_kept in zip(range(1, len(ids) + 1), kept, strict=False):
+        after = detokenize(run.tokenizer, [ids[:end]])[0]
+        if after.endswith("\ufffd"):  # a part of a character
+            continue
+        piece, before = after[len(before) :], after
+        space = piece[: len(piece) - len(piece.lstrip())]
+        text += "]" * (inside and not is_kept) + space + "[" * (is_kept and not inside) + piece.lstrip()
+        inside = is_kept
+    return text + "]" * inside
+
+
 PARTS: dict[str, Callable[[Measurement], dict[str, Any]]] = {
     part.__name__: part
     for part in (
@@ -277,7 +308,10 @@ NAMES = {
     "nvae-1000": "NVAE, more texts",
     "vts": "pooled VTS, any number",
     "vtp": "VTP, one vector, 1,200 steps",
-    "gates": "NVAE with gates, 500 steps",
+    "gates": "NVAE with gates, λ′_D = 20, 840 steps",
+    "gates-5": "NVAE with gates, λ′_D = 5, 700 steps",
+    "gates-slow": "NVAE with gates, contrast 1, 500 steps",
+    "vts-fixed": "pooled VTS, one share, 840 steps",
     "small": "small NVAE, λ′_G = 0.1",
     "small-g0.001": "small NVAE, λ′_G = 0.001",
     "small-g0.01": "small NVAE, λ′_G = 0.01",
@@ -289,6 +323,7 @@ SHOWN = {
     "nvae": ("real", "unit", "learned 0.3"),
     "vts": ("unit", "learned 0.3"),
     "vtp": ("unit", "learned 0.3"),
+    "gates": ("unit", "learned 0.3"),
     "small": ("real", "unit", "learned 0.3"),
 }
 """Rows on the page of examples, and the priors of their samples."""
@@ -352,13 +387,14 @@ def tables(cells: Path = CELLS) -> list[str]:
             f"{row['memory']:.2f}",
         ],
     )
-    kinds = ("content", "function", "punctuation")
+    kinds = ("content", "number", "piece", "function", "punctuation")
     add(
         "gates",
-        ["sentences", "vectors per token", "exact (BLEU)", *(f"{kind} kept, %" for kind in kinds)],
+        ["sentences", "vectors per token", "exact (BLEU)", "sd", "r", *(f"{kind} kept, %" for kind in kinds)],
         lambda row: [
             *(str(row["sentences"]), f"{row['share']:.3f}", *scores({"": row}, "")),
-            *(f"{100 * row['kinds'][kind]:.0f}" for kind in kinds),
+            *(f"{row[key]:.2f}" if key in row else "" for key in ("sd", "r")),
+            *(f"{100 * row['kinds'][kind]:.0f}" if "kinds" in row else "" for kind in kinds),
         ],
     )
     return lines
@@ -374,6 +410,9 @@ def examples(cells: Path = CELLS) -> list[str]:
             number = "one vector" if share == "one" else f"share {share}"
             lines += ["", f"**{NAMES[name]}, {number}**: {EXAMPLES - len(wrong)} of {EXAMPLES} come back exactly."]
             lines += [""] * bool(wrong) + [f"- {text} → **{back}**" for text, back in wrong]
+    kept = json.loads((cells / "gates-5.json").read_text())["gates"]["marked"]
+    lines += ["", "## Kept tokens", "", f"{NAMES['gates-5']}: tokens in brackets have a vector.", ""]
+    lines += [f"- {text}" for text in kept]
     lines += ["", "## Samples"]
     for name, cell in found.items():
         for prior in SHOWN[name]:
