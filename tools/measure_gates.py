@@ -192,7 +192,7 @@ def measure(run: Any, prepared: Any, surprisal: list[list[float]]) -> dict[str, 
     if bottleneck.can_drop:
         cell["kept_by_kind"] = kept_by_kind(run, texts)
         cell["kept_by_surprisal"] = kept_by_surprisal(run, texts, surprisal)
-    if bottleneck.decides:
+    if bottleneck.decides and not isinstance(bottleneck, ChosenGates):  # a rule takes no other number
         fewest = find_fewest(run.model, texts[:SEARCHED]).vectors.tolist()
         cell["correlation_with_fewest"] = given_length(texts[:SEARCHED], kept[:SEARCHED], fewest) or 0.0
         cell["dial"] = {str(share): at_share(run, texts[:500], share) for share in DIALS}

@@ -95,8 +95,9 @@ def test_the_number_of_vectors_begins_at_the_trained_share(page, runs, known):
 
 def test_a_run_for_any_number_begins_at_the_fewest(page, runs, known):
     choose(page, "any")
-    send(page, "inspect-text", known[0])
     expect(page.locator("#inspect-number")).to_contain_text("fewest")
+    settled(page)
+    send(page, "inspect-text", known[0])
     expect(page.locator("#inspect-number input[type=number]")).to_have_value(str(inspect(runs["any"], known[0])[0]))
 
 

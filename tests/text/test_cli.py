@@ -45,6 +45,14 @@ def test_reconstruct_prints_a_line_for_each_text(trained, known, tmp_path, capsy
         assert out(capsys, "reconstruct", trained.path, "--file", "-") == expected
 
 
+def test_texts_may_follow_options(trained, known, capsys):
+    main(["reconstruct", str(trained), "--device", "cpu", *known[:2]])
+    after = capsys.readouterr().out
+    main(["reconstruct", str(trained), *known[:2], "--device", "cpu"])
+    assert len(after.splitlines()) == 2
+    assert capsys.readouterr().out == after
+
+
 def test_sample_prints_what_python_samples(trained, capsys):
     lines = out(capsys, "sample", trained.path, "--count", "4", "--seed", "2")
     assert lines == trained.sample(4, seed=2)

@@ -133,7 +133,7 @@ def _add_arguments(parser: argparse.ArgumentParser, function: Callable[..., None
         if kind is bool and default is False:
             options |= {"action": "store_true"}
         elif parameter.kind is parameter.VAR_POSITIONAL:
-            options |= {"nargs": "*"}
+            options |= {"nargs": "*", "default": []}
         elif get_origin(kind) is Sequence:
             options |= {"type": partial(_read, get_args(kind)[0]), "nargs": "+"}
         elif get_origin(kind) is Literal:
@@ -215,7 +215,9 @@ def parse(command: Command, arguments: list[str]) -> tuple[Callable[..., None], 
     while isinstance(command, Group) and arguments and arguments[0] in command.commands:
         name, command, arguments = f"{name} {arguments[0]}", command.commands[arguments[0]], arguments[1:]
     parser = make_parser(name, command, required=PRINT_CONFIG not in arguments)
-    given, unknown = parser.parse_known_args(arguments)
+    # Texts may follow options; with commands still to choose from, argparse does not offer that.
+    read = parser.parse_known_args if isinstance(command, Group) else parser.parse_known_intermixed_args
+    given, unknown = read(arguments)
     if unknown:
         option = unknown[0].partition("=")[0]
         shown = [action for action in parser._actions if action.help != argparse.SUPPRESS]
