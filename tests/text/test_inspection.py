@@ -224,7 +224,9 @@ def test_a_picture_takes_dollars_and_control_characters(tmp_path):
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_a_picture_replaces_an_earlier_plot_and_nothing_else(tmp_path, ending):
     report = TextReport("a", "a", [TokenReport("a", 1.0, 1.0, True, 1.0, 0.1, place=0)], 0.0)
-    picture = draw_reports([report], tmp_path / f"plot.{ending}")
+    picture = tmp_path / f"plot.{ending}"
+    picture.touch()  # as mktemp leaves it
+    draw_reports([report], picture)
     draw_reports([report], picture)
     theirs = tmp_path / f"photo.{ending}"
     theirs.write_bytes(b"a photo")

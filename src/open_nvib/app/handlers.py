@@ -4,6 +4,7 @@ The macros of pieces.html.j2 make the HTML. Whatever comes from a text is escape
 """
 
 import logging
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -122,7 +123,8 @@ def _with_messages(handler: Callable[..., Any], outputs: Sequence[Any]) -> Calla
     def handle(request: gr.Request, *args: Any) -> Any:
         asked = object()
         places = [(request.session_hash or asked, output) for output in outputs]
-        _latest.update(dict.fromkeys(places, asked))
+        with _latest_lock:
+            _latest.update(dict.fromkeys(places, asked))
         results: list[Any] = ["" if isinstance(output, gr.HTML) else gr.skip() for output in outputs]
         first = results.index("")
         try:
@@ -135,17 +137,19 @@ def _with_messages(handler: Callable[..., Any], outputs: Sequence[Any]) -> Calla
             results[first] = pieces.message(
                 "Internal error", "This is not a mistake in what you typed. The log of the server has it."
             )
-        for index, place in enumerate(places):
-            if _latest.get(place) is asked:
-                del _latest[place]
-            else:
-                results[index] = gr.skip()
+        with _latest_lock:
+            for index, place in enumerate(places):
+                if _latest.get(place) is asked:
+                    del _latest[place]
+                else:
+                    results[index] = gr.skip()
         return results if len(results) > 1 else results[0]
 
     return handle
 
 
 _latest: dict[tuple[Any, Any], object] = {}  # for each session and output, the last request that is being answered
+_latest_lock = threading.Lock()
 
 
 def checked_text(text: Any, what: str = "the sentence") -> str:

@@ -22,14 +22,17 @@ PALETTE = (BLUE, ORANGE, GREEN, PINK, VERMILION, SKY)
 def save_figure(figure: "Figure", path: str | Path, **options: Any) -> Path:
     """Write a figure in the format of the ending of `path`, the same bytes for the same figure.
 
-    `options` are those of matplotlib's `savefig`. A path that cannot be written, or a file that matplotlib did not
-    write, is an InputError.
+    `options` are those of matplotlib's `savefig`. A path that cannot be written, or a file that does not say that
+    matplotlib wrote it, is an InputError.
     """
     path = Path(path)
     if path.is_dir() or not path.suffix:
         raise InputError(f"{path}: expected the file of a picture. Give a path that ends in .png or .svg.")
-    if path.is_file() and b"Matplotlib" not in path.read_bytes():  # it signs what it writes
-        raise InputError(f"{path}: exists and is no earlier plot, so it is left alone. Give another path.")
+    if path.is_file() and (there := path.read_bytes()) and b"Matplotlib" not in there:  # it signs .png, .svg and .pdf
+        raise InputError(
+            f"{path}: exists and does not say that it is an earlier plot, so it is left alone. Remove it, or give "
+            f"another path that ends in .png or .svg."
+        )
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else None, **options)

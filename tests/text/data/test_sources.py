@@ -85,6 +85,8 @@ def test_wrapped_lines_are_joined_and_others_are_not():
     assert list(paragraphs(lines)) == lines
     link = "See https://example.org/" + 120 * "x"
     assert len(list(paragraphs(100 * [*wrapped[:4]] + [link]))) == 101
+    assert len(list(paragraphs([*(33 * wrapped[:4]), link]))) == 34, "one of exactly 100"
+    assert len(list(paragraphs([*(32 * wrapped[:4]), link]))) == 129, "one of 97"
     assert len(list(paragraphs(10 * [*wrapped[:4], link, ""]))) == 60
 
 

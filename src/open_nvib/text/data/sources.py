@@ -249,7 +249,7 @@ def is_wrapped(head: list[str]) -> bool:
     """Tell whether a text was wrapped at a width: few long lines, and most lines end in the middle of a sentence."""
     full = [line.rstrip() for line in head if line.strip()]
     # A long line in a hundred may be a link or a row of a table.
-    if len(full) < 2 or sorted(map(len, full))[len(full) * 99 // 100] > _LONGEST_WRAPPED_LINE:
+    if len(full) < 2 or sorted(map(len, full))[-1 - len(full) // 100] > _LONGEST_WRAPPED_LINE:
         return False
     ends = sum(_ENDS_LIKE_A_SENTENCE.search(line) is not None for line in full)
     return ends < len(full) / 2 and any(not line.strip() for line in head)
