@@ -46,9 +46,9 @@ def test_reconstruct_prints_a_line_for_each_text(trained, known, tmp_path, capsy
 
 
 def test_texts_may_follow_options(trained, known, capsys):
-    main(["reconstruct", str(trained), "--device", "cpu", *known[:2]])
+    main(["reconstruct", str(trained.path), "--device", "cpu", *known[:2]])
     after = capsys.readouterr().out
-    main(["reconstruct", str(trained), *known[:2], "--device", "cpu"])
+    main(["reconstruct", str(trained.path), *known[:2], "--device", "cpu"])
     assert len(after.splitlines()) == 2
     assert capsys.readouterr().out == after
 
@@ -198,6 +198,7 @@ ARGUMENTS = {
     "unknown option": (["sample", "RUN", "--number=3"], "number"),
     "wrong type": (["sample", "RUN", "--count=many"], "count"),
     "count of 0": (["sample", "RUN", "--count=0"], "count"),
+    "no count": (["sample", "RUN", "--count=null"], "count"),
     "length of 0": (["sample", "RUN", "--length=0"], "length"),
     "one step": (["interpolate", "RUN", "a war", "the war", "--steps=1"], "steps"),
     "empty text": (["reconstruct", "RUN", ""], "text"),

@@ -237,7 +237,9 @@ def call(command: Callable[..., None], given: argparse.Namespace) -> None:
             if getattr(given, "print_config", False):
                 print(yaml.safe_dump(files.as_builtins(value), sort_keys=False), end="")
                 raise SystemExit(0)
-        elif parameter.kind is not parameter.VAR_POSITIONAL and value is not None and value is not parameter.default:
+        elif value is None and parameter.default is parameter.empty:
+            pass  # a positional argument that --print_config does without
+        elif parameter.kind is not parameter.VAR_POSITIONAL and value is not parameter.default:
             value = convert(kind, value, (f"--{name}",))
         values[name] = value
     bound = inspect.BoundArguments(signature, values)  # pyright: ignore[reportArgumentType]
