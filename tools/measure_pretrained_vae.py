@@ -412,7 +412,7 @@ def examples(cells: Path = CELLS) -> list[str]:
             lines += [""] * bool(wrong) + [f"- {text} → **{back}**" for text, back in wrong]
     kept = json.loads((cells / "gates-5.json").read_text())["gates"]["marked"]
     lines += ["", "## Kept tokens", "", f"{NAMES['gates-5']}: tokens in brackets have a vector.", ""]
-    lines += [f"- {text}" for text in kept]
+    lines += [f"- {text}".replace("[", r"\[").replace("]", r"\]") for text in kept]  # brackets, not links
     lines += ["", "## Samples"]
     for name, cell in found.items():
         for prior in SHOWN[name]:
